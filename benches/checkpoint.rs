@@ -17,7 +17,8 @@ use ddprun::engine::TrainState;
 use ddprun::event::Saved;
 use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::kinds::Kinds;
-use ddprun::optim::Moments;
+use ddprun::nn::Param;
+use ddprun::optim::ParameterState;
 use ddprun::plan::{Facts, Plan, Targets};
 
 /// As the command `ddprun`.
@@ -89,11 +90,13 @@ fn main() {
     let plan = plan(&kinds);
     let (_, params) = kinds.models.instantiate(&plan.model, 0).expect("a model");
     let rule = &plan.optimizer;
-    let mut moments: Vec<Moments> =
-        params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect();
-    moments.iter_mut().flat_map(|moments| &mut moments.first).for_each(|value| *value = 0.1);
+    let zeros = |param: &Param| ParameterState::zeros(rule, 0, param.shape());
+    let mut states: Vec<ParameterState> = params.parameters().iter().map(zeros).collect();
+    let tensors = states.iter_mut().flat_map(|state| state.tensors.first_mut());
+    tensors.for_each(|tensor| tensor.values.fill(0.1));
     let state = TrainState::new(&plan);
-    let snapshot = Snapshot { plan: &plan, params: &params, moments: &moments, state: &state };
+    let snapshot =
+        Snapshot { plan: &plan, params: &params, optimizer_state: &states, state: &state };
     let destination =
         Destination { folder: folder.clone(), plan: plan.checkpoint.clone(), records: vec![] };
     let writer = Writer::start(destination, &snapshot).expect("a thread");

@@ -8,7 +8,9 @@ use candle_core::{DType, Device, Result, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ddprun::nn::{Builder, ForwardContext, Init, Param, Params};
 use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
-use ddprun::optim::{self, AdamW, Moments, Optimizer, Part, Rates, Sgd, Update, sum_of_squares};
+use ddprun::optim::{
+    self, AdamW, Optimizer, ParameterState, Part, Rates, Sgd, Update, sum_of_squares,
+};
 use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 
@@ -94,13 +96,13 @@ fn update(c: &mut Criterion) {
         ("adamw", optim::plan(&adam_w, 1e-3), Box::new(adam_w), 7),
     ];
     for (name, plan, rule, vectors) in rules {
-        let mut moments = Moments::new(&plan, N);
+        let mut state = ParameterState::zeros(&plan, 0, &[N]);
         group.throughput(bytes(vectors));
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let (values, gradient) = (&mut values[..], &gradient[..]);
-                let (moments, count) = (&mut moments, Some(2));
-                let part = Part { values, gradient, moments, index: 0, shape: &[N, 1], count };
+                let (state, count) = (&mut state, Some(2));
+                let part = Part { values, gradient, state, index: 0, shape: &[N, 1], count };
                 let rates = Rates { lr: plan.lr, momentum: None };
                 Update::new(rule.as_ref(), &plan, rates).apply([part]);
             });

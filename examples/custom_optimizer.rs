@@ -51,7 +51,7 @@ impl Optimizer for Signum {
         let lr = step.lr as f32;
         let shrink = (1.0 - step.lr * step.weight_decay) as f32;
         let (keep, rest) = (self.momentum as f32, (1.0 - self.momentum) as f32);
-        block.each_with(|value, gradient, momentum| {
+        block.each_with_state(|value, gradient, [momentum]| {
             *momentum = keep * *momentum + rest * gradient;
             value * shrink - lr * momentum.signum()
         });

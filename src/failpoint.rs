@@ -9,11 +9,11 @@
 //! A rank is a number or `parent`; `*` is any, which also stands for what is left away, except that
 //! without a word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP),
 //! `panic`, `hang`, `exit(n)`, `term` and `hup` (SIGTERM, SIGHUP), `kill(parent)`, `term(parent)`,
-//! `sleep(ms)`, `flip` (a bit) at `weights`, `moments`, `averages`, at `gradient` and at `reduced`
-//! (the same after its reduction), and at `samples` (a rank takes one that is another's), `oom` (the error of a GPU without memory) at `memory`, and
-//! `wait` (for the disk, so that each checkpoint is there before the next step) at
-//! `checkpoint.queued`. Points are the phases of a rank (`launch::Phase`), and what calls [`reach`]
-//! by another name.
+//! `sleep(ms)`, `flip` (a bit) at `weights`, `optimizer_state`, `averages`, at `gradient` and at
+//! `reduced` (the same after its reduction), and at `samples` (a rank takes one that is another's),
+//! `oom` (the error of a GPU without memory) at `memory`, and `wait` (for the disk, so that each
+//! checkpoint is there before the next step) at `checkpoint.queued`. Points are the phases of a
+//! rank (`launch::Phase`), and what calls [`reach`] by another name.
 //!
 //! `DDPRUN_FILE_CALLS=calls.jsonl` has every change of the file system written down, for tests that
 //! cut the power.

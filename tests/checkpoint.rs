@@ -15,7 +15,7 @@ use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Wri
 use ddprun::model::Models;
 use ddprun::nn::Params;
 use ddprun::nn::state_dict::save_state_dict;
-use ddprun::optim::Moments;
+use ddprun::optim::ParameterState;
 use ddprun::plan::{EmaPlan, Plan};
 use ddprun::units::Rank;
 use serde_json::json;
@@ -41,8 +41,9 @@ fn trained(plan: &Plan, steps: usize) -> Engine {
 }
 
 fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-    Snapshot { plan, params, moments, state }
+    let (params, optimizer_state, state) =
+        (engine.params(), engine.optimizer_state(), engine.state());
+    Snapshot { plan, params, optimizer_state, state }
 }
 
 /// A run with whole checkpoints of step 1 and step 2.
@@ -198,8 +199,8 @@ fn averaged_weights_are_exported_under_all_names_and_the_others_as_they_are() {
     plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: false });
     let (engine, averages) = exported(&plan);
     assert!(averages != save_state_dict(engine.params()).unwrap());
-    for (param, moments) in engine.params().parameters().iter().zip(engine.moments()) {
-        let average = Tensor::new(moments.average.as_slice(), &Device::Cpu).unwrap();
+    for (param, state) in engine.params().parameters().iter().zip(engine.optimizer_state()) {
+        let average = Tensor::new(state.average.as_slice(), &Device::Cpu).unwrap();
         param.var().unwrap().set(&average.reshape(param.shape()).unwrap()).unwrap();
     }
     let expected = save_state_dict(engine.params()).unwrap();
@@ -361,7 +362,7 @@ fn a_checkpoint_holds_the_state_of_its_step_however_far_training_has_gone_on() {
     });
     let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-    let state: (TrainState, Vec<Moments>) = (restored.state, restored.moments);
+    let state: (TrainState, Vec<ParameterState>) = (restored.state, restored.optimizer_state);
     let mut alone = plan.clone();
     alone.distributed.backend = ddprun::plan::BackendPlan::alone();
     alone.distributed.world_size = ddprun::units::WorldSize::ONE;

@@ -10,7 +10,7 @@ use crate::checkpoint::{Error, FILES};
 use crate::engine::TrainState;
 use crate::event::TIE_BREAKER;
 use crate::nn::Params;
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::Plan;
 
 /// Everything that a checkpoint holds, where it lives.
@@ -20,7 +20,7 @@ pub struct Snapshot<'a> {
     /// Parameters and buffers.
     pub params: &'a Params,
     /// Optimizer state of each parameter in registration order.
-    pub moments: &'a [Moments],
+    pub optimizer_state: &'a [ParameterState],
     /// Progress.
     pub state: &'a TrainState,
 }
@@ -67,7 +67,7 @@ impl Copied {
 
     /// Takes a copy; a large one on all cores of this rank.
     pub(crate) fn take(&mut self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
-        let Snapshot { plan, params, moments, state } = snapshot;
+        let Snapshot { plan, params, optimizer_state, state } = snapshot;
         let failed = |why: String| Error::Encode { step: state.step, why };
         self.step = state.step;
         self.metric = state.metric_now(&plan.checkpoint.monitor);
@@ -76,7 +76,7 @@ impl Copied {
         let [model, optimizer, progress] = &mut self.files;
         let tensors = entries::of_model(params).map_err(|error| failed(error.to_string()))?;
         model.take_tensors(&tensors, Some("pt")).map_err(failed)?;
-        let tensors = entries::of_moments(params, plan, moments);
+        let tensors = entries::of_optimizer(params, plan, optimizer_state);
         optimizer.take_tensors(&tensors, None).map_err(failed)?;
         progress.bytes =
             serde_json::to_vec_pretty(state).map_err(|error| failed(error.to_string()))?;
@@ -160,6 +160,6 @@ pub(crate) fn sizes(snapshot: &Snapshot<'_>) -> [usize; 3] {
         header + entries.iter().map(Entry::bytes).sum::<usize>()
     }
     let model = entries::of_model(snapshot.params).unwrap_or_default();
-    let moments = entries::of_moments(snapshot.params, snapshot.plan, snapshot.moments);
-    [size(&model, Some("pt")), size(&moments, None), 0]
+    let optimizer = entries::of_optimizer(snapshot.params, snapshot.plan, snapshot.optimizer_state);
+    [size(&model, Some("pt")), size(&optimizer, None), 0]
 }

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
 
 use crate::nn::{Counter, Params, change_values};
-use crate::optim::Moments;
+use crate::optim::{NamedTensor, ParameterState};
 use crate::plan::Plan;
 
 /// A tensor of a safetensors file with its values, or the place for them.
@@ -132,57 +132,58 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<ValueSl
     Ok(in_file_order(entries))
 }
 
-/// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages
-/// of the weights, `ema.layer1.0.conv1.weight` or `swa.`, and buffers.
-pub(crate) fn of_moments<'a>(
+/// The optimizer's state tensors under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the
+/// averages of the weights, `ema.layer1.0.conv1.weight` or `swa.`, and buffers.
+pub(crate) fn of_optimizer<'a>(
     params: &Params,
     plan: &Plan,
-    moments: &'a [Moments],
+    states: &'a [ParameterState],
 ) -> Vec<Entry<&'a [f32]>> {
-    let all = moments.iter().map(|moments| {
-        [moments.first.as_slice(), moments.second.as_slice(), moments.average.as_slice()]
-    });
-    named(params, plan, all, |values| values.is_empty())
+    let mut entries = Vec::new();
+    for ((of, shape), ParameterState { tensors, average }) in owners(params).zip(states) {
+        for NamedTensor { name, shape, values } in tensors {
+            entries.push(Entry::of_state(name, of, shape, values.as_slice()));
+        }
+        entries.push(Entry::of_state(average_name(plan), of, shape, average.as_slice()));
+    }
+    entries.retain(|entry| !entry.values.is_empty());
+    in_file_order(entries)
 }
 
-/// As [`of_moments`], to be filled; the moments of the parameters that `keeps` refuses stay as they
-/// are.
-pub(crate) fn of_moments_mut<'a>(
+/// As [`of_optimizer`], to be filled; the state tensors of the parameters that `keeps` refuses stay
+/// as they are.
+pub(crate) fn of_optimizer_mut<'a>(
     params: &Params,
     plan: &Plan,
-    moments: &'a mut [Moments],
+    states: &'a mut [ParameterState],
     keeps: &dyn Fn(usize) -> bool,
 ) -> Vec<Entry<Place<'a>>> {
-    let all = moments.iter_mut().enumerate().map(|(index, moments)| {
-        let Moments { first, second, average } = moments;
-        let place = |values: &'a mut Vec<f32>| {
-            let is_here = values.is_empty() || keeps(index);
-            if is_here { Place::Here(values) } else { Place::Elsewhere }
-        };
-        [place(first), place(second), Place::Here(average)]
-    });
-    named(params, plan, all, |place| matches!(place, Place::Here(values) if values.is_empty()))
-}
-
-/// Names the moments and the average of each parameter; what there is not is left out.
-fn named<V>(
-    params: &Params,
-    plan: &Plan,
-    all: impl Iterator<Item = [V; 3]>,
-    is_empty: impl Fn(&V) -> bool,
-) -> Vec<Entry<V>> {
     let mut entries = Vec::new();
-    let parameters = params.parameters().iter().map(|param| (param.name(), param.shape()));
-    let buffers = params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape()));
-    for (index, ((of, shape), state)) in parameters.chain(buffers).zip(all).enumerate() {
-        for ((kind, shape), values) in Moments::named(plan, index, shape).into_iter().zip(state) {
-            if !is_empty(&values) {
-                let name = format!("{kind}.{of}");
-                entries.push(Entry { name, dtype: Dtype::F32, shape, values });
+    for (index, ((of, shape), state)) in owners(params).zip(states).enumerate() {
+        let ParameterState { tensors, average } = state;
+        for NamedTensor { name, shape, values } in tensors {
+            if !values.is_empty() {
+                let place = if keeps(index) { Place::Here(values) } else { Place::Elsewhere };
+                entries.push(Entry::of_state(name, of, shape, place));
             }
+        }
+        if !average.is_empty() {
+            entries.push(Entry::of_state(average_name(plan), of, shape, Place::Here(average)));
         }
     }
     in_file_order(entries)
+}
+
+/// Names and shapes of what an optimizer, or an average, keeps something of: parameters, then
+/// moving buffers.
+fn owners(params: &Params) -> impl Iterator<Item = (&str, &[usize])> {
+    let parameters = params.parameters().iter().map(|param| (param.name(), param.shape()));
+    parameters.chain(params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape())))
+}
+
+/// What averages are called; without any, nothing is.
+fn average_name(plan: &Plan) -> &str {
+    plan.average().map_or("", |average| average.name)
 }
 
 /// The order of the safetensors library: the widest type first, so that every tensor is aligned;
@@ -193,6 +194,12 @@ fn in_file_order<V>(mut entries: Vec<Entry<V>>) -> Vec<Entry<V>> {
 }
 
 impl<V> Entry<V> {
+    /// A tensor that is kept of the parameter or buffer `of`.
+    fn of_state(name: &str, of: &str, shape: &[usize], values: V) -> Self {
+        let name = format!("{name}.{of}");
+        Self { name, dtype: Dtype::F32, shape: shape.to_vec(), values }
+    }
+
     /// Size of the values.
     pub(crate) fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8

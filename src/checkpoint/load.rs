@@ -16,7 +16,7 @@ use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links, pin};
 use crate::engine::TrainState;
 use crate::event::{Best, TIE_BREAKER};
 use crate::nn::Params;
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::{CheckpointPlan, Plan};
 
 /// First parts of the names of averaged weights; a run keeps one average.
@@ -81,7 +81,7 @@ pub struct Restored {
     /// Progress.
     pub state: TrainState,
     /// The optimizer's state, in registration order.
-    pub moments: Vec<Moments>,
+    pub optimizer_state: Vec<ParameterState>,
     /// Newer checkpoints that are damaged, newest first.
     pub passed_over: Vec<PassedOver>,
 }
@@ -177,7 +177,7 @@ pub fn restore_newest(
     restore_newest_part(folder, plan, params, &|_| true)
 }
 
-/// As [`restore_newest`], with the moments of those parameters only that `keeps` names.
+/// As [`restore_newest`], with the optimizer's state of those parameters only that `keeps` names.
 pub(crate) fn restore_newest_part(
     folder: &Path,
     plan: &Plan,
@@ -187,15 +187,15 @@ pub(crate) fn restore_newest_part(
     if all(folder)?.is_empty() {
         return Ok(None);
     }
-    let ((mut state, moments), passed_over) = newest_that(folder, |path| {
+    let ((mut state, optimizer_state), passed_over) = newest_that(folder, |path| {
         let opened = open(path)?;
-        let moments = restore_part(&opened, plan, params, keeps)?;
-        Ok((opened.state, moments))
+        let optimizer_state = restore_part(&opened, plan, params, keeps)?;
+        Ok((opened.state, optimizer_state))
     })?;
     if state.forget_other_metrics(plan) {
         state.best = best_until(folder, &plan.checkpoint, state.step)?;
     }
-    Ok(Some(Restored { state, moments, passed_over }))
+    Ok(Some(Restored { state, optimizer_state, passed_over }))
 }
 
 /// What is best of the checkpoints of `folder` up to `step`, by their manifests.
@@ -330,36 +330,40 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     safetensors::serialize(replaced, Some(format)).map_err(|error| fails(MODEL, error))
 }
 
-/// Reads a checkpoint's tensors into `params` and returns the optimizer's moments: each tensor
+/// Reads a checkpoint's tensors into `params` and returns the optimizer's state: each tensor
 /// once, straight to its place, where it is checked.
 ///
 /// # Errors
 ///
 /// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
 /// experiment's. The parameters then have no meaning.
-pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Moments>, Error> {
+pub fn restore(
+    opened: &Opened,
+    plan: &Plan,
+    params: &Params,
+) -> Result<Vec<ParameterState>, Error> {
     restore_part(opened, plan, params, &|_| true)
 }
 
-/// As [`restore`], with the moments of those parameters only that `keeps` names: those of others
-/// are not read, and empty.
+/// As [`restore`], with the optimizer's state of those parameters only that `keeps` names: that of
+/// others is not read, and empty.
 pub(crate) fn restore_part(
     opened: &Opened,
     plan: &Plan,
     params: &Params,
     keeps: &dyn Fn(usize) -> bool,
-) -> Result<Vec<Moments>, Error> {
+) -> Result<Vec<ParameterState>, Error> {
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
-    let mut moments = Moments::of_all(plan, params, opened.state.step);
-    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, plan, &mut moments, keeps))?;
+    let mut states = ParameterState::of_all(plan, params, opened.state.step);
+    read_tensors(opened, OPTIMIZER, entries::of_optimizer_mut(params, plan, &mut states, keeps))?;
     // Zeros that nothing has touched take no memory until here.
     let others = 0..params.parameters().len();
     for index in others.filter(|&index| !keeps(index)) {
-        (moments[index].first, moments[index].second) = (Vec::new(), Vec::new());
+        states[index].tensors = Vec::new();
     }
-    Ok(moments)
+    Ok(states)
 }
 
 /// Whether `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.

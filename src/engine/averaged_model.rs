@@ -8,23 +8,23 @@ use candle_core::{Result, Var};
 
 use crate::engine::{Engine, Error, TrainState};
 use crate::nn::{Buffer, Param, Params, change_all, change_values};
-use crate::optim::{Moments, Update};
+use crate::optim::{ParameterState, Update};
 
-/// What `moments` are kept of: parameters, then, if there are as many, moving buffers.
-pub(super) fn averaged_vars(params: &Params, moments: usize) -> Result<Vec<&Var>> {
+/// What so many states are kept of: parameters, then, if there are as many, moving buffers.
+pub(super) fn averaged_vars(params: &Params, n_states: usize) -> Result<Vec<&Var>> {
     let parameters = params.parameters().iter().map(Param::var);
-    parameters.chain(params.moving_buffers().map(Buffer::var)).take(moments).collect()
+    parameters.chain(params.moving_buffers().map(Buffer::var)).take(n_states).collect()
 }
 
 /// Puts the averages in the place of what they are of, and that in theirs. Without averages nothing
 /// happens.
-pub(crate) fn swap_averages(params: &Params, moments: &mut [Moments]) -> Result<()> {
-    if moments.iter().all(|moments| moments.average.is_empty()) {
+pub(crate) fn swap_averages(params: &Params, states: &mut [ParameterState]) -> Result<()> {
+    if states.iter().all(|state| state.average.is_empty()) {
         return Ok(());
     }
-    change_all(&averaged_vars(params, moments.len())?, |values| {
-        for (values, moments) in values.iter_mut().zip(moments) {
-            values.swap_with_slice(&mut moments.average);
+    change_all(&averaged_vars(params, states.len())?, |values| {
+        for (values, state) in values.iter_mut().zip(states) {
+            values.swap_with_slice(&mut state.average);
         }
     })
 }
@@ -33,11 +33,11 @@ pub(crate) fn swap_averages(params: &Params, moments: &mut [Moments]) -> Result<
 pub(super) fn average_buffers(
     update: &Update<'_>,
     params: &Params,
-    moments: &mut [Moments],
+    states: &mut [ParameterState],
 ) -> Result<()> {
-    let behind = moments.iter_mut().skip(params.parameters().len());
-    params.moving_buffers().zip(behind).try_for_each(|(buffer, moments)| {
-        change_values(buffer.var()?, |values| update.follow(&mut moments.average, values))
+    let behind = states.iter_mut().skip(params.parameters().len());
+    params.moving_buffers().zip(behind).try_for_each(|(buffer, state)| {
+        change_values(buffer.var()?, |values| update.follow(&mut state.average, values))
     })
 }
 
@@ -47,7 +47,7 @@ impl Engine {
         if self.plan.average().is_none() {
             return Ok(());
         }
-        self.reducer.begin_averages(&self.params, &mut self.moments)
+        self.reducer.begin_averages(&self.params, &mut self.optimizer_state)
     }
 
     /// Runs `work` with the averages as parameters, if they are complete.
@@ -57,9 +57,9 @@ impl Engine {
 
     /// Runs `work` with the averages as parameters.
     pub(super) fn with_averages<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T> {
-        self.reducer.swap_averages(&self.params, &mut self.moments)?;
+        self.reducer.swap_averages(&self.params, &mut self.optimizer_state)?;
         let result = work(self);
-        self.reducer.swap_averages(&self.params, &mut self.moments)?;
+        self.reducer.swap_averages(&self.params, &mut self.optimizer_state)?;
         Ok(result)
     }
 
@@ -68,13 +68,13 @@ impl Engine {
     pub fn adopt(
         &mut self,
         of: &TrainState,
-        moments: Vec<Moments>,
+        optimizer_state: Vec<ParameterState>,
     ) -> std::result::Result<(), Error> {
         let step = self.state.step;
         self.state.swa = of.swa;
-        let taken = self.reducer.take_over(&moments);
-        (self.moments, self.home) = (moments, Some(step));
-        self.release_moments();
+        let taken = self.reducer.take_over(&optimizer_state);
+        (self.optimizer_state, self.home) = (optimizer_state, Some(step));
+        self.release_optimizer_state();
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
     }
 }

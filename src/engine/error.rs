@@ -102,7 +102,7 @@ pub enum Error {
     )]
     RestoredDiffers {
         step: u64,
-        /// "optimizer moments" ...
+        /// "optimizer state" ...
         what: &'static str,
         /// The ranks that have not what most have.
         ranks: Vec<Rank>,
@@ -119,7 +119,7 @@ pub enum Error {
         step: u64,
         /// The step after which they were the same, if anybody looked.
         equal: Option<u64>,
-        /// "weights", "optimizer moments" ...
+        /// "weights", "optimizer state" ...
         what: &'static str,
         /// The ranks that have not what most have.
         ranks: Vec<Rank>,

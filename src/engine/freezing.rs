@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::{Engine, Error};
 use crate::nn::{Param, Params};
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::Plan;
 
 /// Buckets in reverse registration order, the order in which backward finishes parameters: those of
@@ -45,17 +45,16 @@ impl Engine {
         self.bring_home()?;
         let keeps: Vec<bool> = (0..trained.len()).map(|index| self.keeps(index)).collect();
         let plan = &self.plan.optimizer;
-        let params = self.params.parameters().iter().enumerate().zip(&mut self.moments);
-        for ((index, param), moments) in
-            params.filter(|((i, _), _)| trained[*i] != self.trained[*i])
+        let params = self.params.parameters().iter().enumerate().zip(&mut self.optimizer_state);
+        for ((index, param), state) in params.filter(|((i, _), _)| trained[*i] != self.trained[*i])
         {
-            let average = std::mem::take(&mut moments.average);
-            let state = if trained[index] && keeps[index] {
-                Moments::of(plan, index, param.shape())
+            let average = std::mem::take(&mut state.average);
+            let fresh = if trained[index] && keeps[index] {
+                ParameterState::zeros(plan, index, param.shape())
             } else {
-                Moments::default()
+                ParameterState::default()
             };
-            *moments = Moments { average, ..state };
+            *state = ParameterState { average, ..fresh };
             if trained[index] {
                 self.state.missed.insert(param.name().to_owned(), self.state.updates);
             }
@@ -70,9 +69,9 @@ impl Engine {
     }
 
     fn train_only_these(&mut self) -> Result<(), Error> {
-        let Self { params, trained, moments, plan, .. } = self;
+        let Self { params, trained, optimizer_state, plan, .. } = self;
         params.train_only(|index| trained[index]);
-        let chosen = self.reducer.train_only(&plan.optimizer, trained, params, moments);
+        let chosen = self.reducer.train_only(&plan.optimizer, trained, params, optimizer_state);
         #[cfg(feature = "cuda")]
         {
             self.graph = crate::engine::graph_pass::GraphPass::new(&self.plan, &self.device);

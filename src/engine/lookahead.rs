@@ -22,13 +22,13 @@ impl Engine {
     }
 
     fn meet_averages(&mut self, share: f32) -> Result<()> {
-        let vars = averaged_vars(&self.params, self.moments.len())?;
-        for (var, moments) in vars.into_iter().zip(&mut self.moments) {
+        let vars = averaged_vars(&self.params, self.optimizer_state.len())?;
+        for (var, state) in vars.into_iter().zip(&mut self.optimizer_state) {
             change_values(var, |values| {
-                follow_values(&mut moments.average, values, share);
-                values.copy_from_slice(&moments.average);
+                follow_values(&mut state.average, values, share);
+                values.copy_from_slice(&state.average);
             })?;
         }
-        self.reducer.take_over(&self.moments)
+        self.reducer.take_over(&self.optimizer_state)
     }
 }

@@ -129,7 +129,7 @@ use crate::metric::Metric;
 use crate::model::Model;
 use crate::nn::Params;
 use crate::ops::GradientSink;
-use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler, swa_lr};
+use crate::optim::{Optimizer, ParameterState, Rates, Schedule, Scheduler, swa_lr};
 use crate::plan::Plan;
 use ownership::Ownership;
 use rank_consistency::Compared;
@@ -149,7 +149,8 @@ pub struct Engine {
     most_worst: usize,
     optimizer: Box<dyn Optimizer>,
     scheduler: Box<dyn Scheduler>,
-    moments: Vec<Moments>,
+    /// Of each parameter in registration order, and then the averages of buffers.
+    optimizer_state: Vec<ParameterState>,
     collective: Arc<dyn Collective>,
     /// Where each rank keeps only its part of the optimizer's state.
     ownership: Option<Arc<Ownership>>,
@@ -254,12 +255,12 @@ impl Engine {
         &self.params
     }
 
-    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is
-    /// true from then until the next step.
+    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere:
+    /// [`Engine::optimizer_state`] is true from then until the next step.
     pub fn bring_home(&mut self) -> Result<(), Error> {
         let step = self.state.step;
         if self.home != Some(step) {
-            let home = self.reducer.bring_home(&mut self.moments);
+            let home = self.reducer.bring_home(&mut self.optimizer_state);
             home.map_err(|source| Error::Tensor { phase: "saving", step, source })?;
             self.home = Some(step);
         }
@@ -267,10 +268,10 @@ impl Engine {
     }
 
     /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`]
-    /// found it. Where it is divided among ranks, only this rank's parameters have moments, unless
-    /// [`Engine::gather_moments`] brought the others.
-    pub fn moments(&self) -> &[Moments] {
-        &self.moments
+    /// found it. Where it is divided among ranks, only this rank's parameters have one, unless
+    /// [`Engine::gather_optimizer_state`] brought the others.
+    pub fn optimizer_state(&self) -> &[ParameterState] {
+        &self.optimizer_state
     }
 
     /// Seconds spent in each phase so far.

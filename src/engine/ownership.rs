@@ -1,5 +1,5 @@
 //! Which rank keeps what (`distributed.zero_stage`): each parameter has an owner, which alone has the
-//! moments of the update rule, gets the reduced gradient, and moves the parameter; then it gives
+//! optimizer's state of it, gets the reduced gradient, and moves the parameter; then it gives
 //! the new values to the others. Averages of the weights are kept by all: they follow from the
 //! weights.
 //!
@@ -14,8 +14,8 @@ use crate::engine::update::planned_update;
 use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::nn::{Param, Params};
-use crate::optim::{Moments, Preparation, Rates};
-use crate::plan::{Plan, ZeroStage, owners};
+use crate::optim::{NamedTensor, ParameterState, Preparation, Rates};
+use crate::plan::{Plan, StateTensor, ZeroStage, owners};
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Elements that each rank gives in one exchange.
@@ -74,11 +74,11 @@ impl Ownership {
         (0..self.owners.len()).filter(move |&index| self.owners[index] == rank)
     }
 
-    /// Lets go of the moments of others' parameters.
-    pub(super) fn release(&self, moments: &mut [Moments]) {
-        let moments = moments.iter_mut().zip(0..self.owners.len());
-        for (moments, _) in moments.filter(|(_, index)| !self.is_mine(*index)) {
-            (moments.first, moments.second) = (Vec::new(), Vec::new());
+    /// Lets go of the optimizer's state of others' parameters.
+    pub(super) fn release(&self, states: &mut [ParameterState]) {
+        let states = states.iter_mut().zip(0..self.owners.len());
+        for (state, _) in states.filter(|(_, index)| !self.is_mine(*index)) {
+            state.tensors = Vec::new();
         }
     }
 
@@ -105,19 +105,20 @@ impl Ownership {
     }
 }
 
-/// Whether this rank moves a parameter, and keeps its moments: it owns it, or none has an owner.
+/// Whether this rank moves a parameter, and keeps the optimizer's state of it: it owns it, or none
+/// has an owner.
 pub(super) fn is_mine(ownership: Option<&Ownership>, parameter: usize) -> bool {
     ownership.is_none_or(|ownership| ownership.is_mine(parameter))
 }
 
-/// Whether `rank` keeps the moments of a parameter under `plan`.
+/// Whether `rank` keeps the optimizer's state of a parameter under `plan`.
 pub(crate) fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
     let ownership = Ownership::new(plan, params, rank, plan.distributed.world_size);
     move |index| is_mine(ownership.as_ref(), index)
 }
 
 impl Engine {
-    /// Whether this rank moves a parameter, and keeps its moments.
+    /// Whether this rank moves a parameter, and keeps the optimizer's state of it.
     pub(crate) fn keeps(&self, parameter: usize) -> bool {
         is_mine(self.ownership.as_deref(), parameter)
     }
@@ -127,9 +128,8 @@ impl Engine {
         let ownership = self.ownership.as_ref()?;
         let (mut mine, mut all) = (0, 0);
         for (index, param) in self.params.parameters().iter().enumerate() {
-            let lengths = self.moment_lengths(index, param);
-            all += lengths.iter().sum::<usize>();
-            mine += self.moments[index].first.len() + self.moments[index].second.len();
+            all += self.planned_state(index, param).map(|(_, n)| n).sum::<usize>();
+            mine += self.optimizer_state[index].elem_count();
         }
         let [mine, all] = [mine, all].map(Bytes::of_f32);
         let rank = ownership.rank;
@@ -148,65 +148,82 @@ impl Engine {
         let count = self.state.updates;
         let update = planned_update(rule, &self.plan, rates, Preparation::default(), count);
         let params = self.params.parameters();
-        let moments = &mut self.moments;
-        self.reducer.share_updates(&update, params, moments).map_err(|error| match error {
+        let states = &mut self.optimizer_state;
+        self.reducer.share_updates(&update, params, states).map_err(|error| match error {
             Error::Tensor { phase, source, .. } => Error::Tensor { phase, step, source },
             other => other,
         })
     }
 
-    /// Elements of the two moments that the owner of a parameter has of it now.
-    fn moment_lengths(&self, index: usize, param: &Param) -> [usize; 2] {
-        let plan = &self.plan.optimizer;
-        if self.trained[index] { Moments::lengths(plan, index, param.shape()) } else { [0, 0] }
+    /// The state tensors that the owner of a parameter has of it now, and their elements.
+    fn planned_state(
+        &self,
+        index: usize,
+        param: &Param,
+    ) -> impl Iterator<Item = (StateTensor, usize)> {
+        let planned = self.plan.optimizer.state_of(index);
+        let planned = if self.trained[index] { planned } else { Vec::new() };
+        planned.into_iter().map(|tensor| {
+            let n = tensor.elem_count(param.shape());
+            (tensor, n)
+        })
     }
 
     /// What all ranks together keep, in vectors of at most one element: which of them there are
     /// says how large a checkpoint is.
-    pub(crate) fn outline_of_moments(&self) -> Vec<Moments> {
-        let one = |is_there: bool| vec![0.0; usize::from(is_there)];
-        let mut outline: Vec<Moments> = self
-            .moments
-            .iter()
-            .map(|Moments { first, second, average }| Moments {
-                first: one(!first.is_empty()),
-                second: one(!second.is_empty()),
-                average: one(!average.is_empty()),
-            })
+    pub(crate) fn outline_of_optimizer_state(&self) -> Vec<ParameterState> {
+        let one = |n: usize| vec![0.0; n.min(1)];
+        let average = |state: &ParameterState| one(state.average.len());
+        let averages = self.optimizer_state.iter().map(average);
+        let mut outline: Vec<ParameterState> = averages
+            .map(|average| ParameterState { average, ..ParameterState::default() })
             .collect();
         for (index, param) in self.params.parameters().iter().enumerate() {
-            let [first, second] = self.moment_lengths(index, param);
-            (outline[index].first, outline[index].second) = (one(first > 0), one(second > 0));
+            let tensors = self.planned_state(index, param).map(|(tensor, n)| NamedTensor {
+                shape: tensor.shape(param.shape()),
+                name: tensor.name,
+                values: one(n),
+            });
+            outline[index].tensors = tensors.collect();
         }
         outline
     }
 
-    /// Has the ranks in `on` hold the moments of all parameters, as [`Engine::moments`] of plain
-    /// DDP, until [`Engine::release_moments`]. Every rank must call it; without sharding nothing
-    /// happens.
-    pub fn gather_moments(&mut self, on: Range<u32>) -> Result<(), Error> {
+    /// Has the ranks in `on` hold the optimizer's state of all parameters, as
+    /// [`Engine::optimizer_state`] of plain DDP, until [`Engine::release_optimizer_state`]. Every
+    /// rank must call it; without sharding nothing happens.
+    pub fn gather_optimizer_state(&mut self, on: Range<u32>) -> Result<(), Error> {
         let Some(ownership) = self.ownership.clone() else { return Ok(()) };
         self.bring_home()?;
         let params = self.params.parameters().iter().enumerate();
-        let lengths: Vec<[usize; 2]> =
-            params.map(|(index, param)| self.moment_lengths(index, param)).collect();
-        let mut vectors: Vec<&mut [f32]> = Vec::with_capacity(2 * lengths.len());
-        for (Moments { first, second, .. }, lengths) in self.moments.iter_mut().zip(&lengths) {
-            if on.contains(&ownership.rank.0) {
-                first.resize(lengths[0], 0.0);
-                second.resize(lengths[1], 0.0);
+        let planned: Vec<Vec<usize>> = params
+            .map(|(index, param)| self.planned_state(index, param).map(|(_, n)| n).collect())
+            .collect();
+        let mut owners = Vec::new();
+        let mut lengths = Vec::new();
+        let mut vectors: Vec<&mut [f32]> = Vec::new();
+        let params = self.params.parameters().iter().zip(&mut self.optimizer_state);
+        for (index, ((param, state), planned)) in params.zip(planned).enumerate() {
+            let owner = ownership.owner(index);
+            let is_missing = owner != ownership.rank && on.contains(&ownership.rank.0);
+            if is_missing && !planned.is_empty() {
+                let zeros = ParameterState::zeros(&self.plan.optimizer, index, param.shape());
+                state.tensors = zeros.tensors;
             }
-            vectors.extend([first.as_mut_slice(), second.as_mut_slice()]);
+            let mut here = state.tensors.iter_mut();
+            for n in planned {
+                owners.push(owner);
+                lengths.push(n);
+                vectors.push(here.next().map_or(&mut [], |tensor| tensor.values.as_mut_slice()));
+            }
         }
-        let owners: Vec<Rank> = ownership.owners.iter().flat_map(|&owner| [owner; 2]).collect();
-        let lengths = lengths.as_flattened();
-        Ok(gather(self.collective.as_ref(), &owners, lengths, &mut vectors)?)
+        Ok(gather(self.collective.as_ref(), &owners, &lengths, &mut vectors)?)
     }
 
-    /// Lets go of the moments of others' parameters.
-    pub fn release_moments(&mut self) {
+    /// Lets go of the optimizer's state of others' parameters.
+    pub fn release_optimizer_state(&mut self) {
         if let Some(ownership) = &self.ownership {
-            ownership.release(&mut self.moments);
+            ownership.release(&mut self.optimizer_state);
         }
     }
 }

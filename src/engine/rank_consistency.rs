@@ -2,8 +2,8 @@
 //!
 //! Ranks compute their updates each for itself, from the same sums. A bit that turns in one rank's
 //! memory, or a core that computes wrongly, makes its parameters others, and nothing else tells.
-//! Rank 0's moments, averages and counters reach the others only through a checkpoint, so these are
-//! compared before each one is made.
+//! Rank 0's optimizer state, averages and counters reach the others only through a checkpoint, so
+//! these are compared before each one is made.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const HASH: usize = blake3::OUT_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Weights,
-    Moments,
+    OptimizerState,
     Averages,
     Frozen,
     Progress,
@@ -31,11 +31,11 @@ pub(super) enum Part {
 
 /// All of them, what explains the others first.
 pub(super) const EVERYTHING: [Part; 5] =
-    [Part::Weights, Part::Moments, Part::Averages, Part::Frozen, Part::Progress];
+    [Part::Weights, Part::OptimizerState, Part::Averages, Part::Frozen, Part::Progress];
 
 /// What some ranks have otherwise than most.
 pub(super) struct Difference {
-    /// "weights", "optimizer moments" ...
+    /// "weights", "optimizer state" ...
     pub(super) what: &'static str,
     pub(super) ranks: Vec<Rank>,
 }
@@ -89,7 +89,7 @@ impl Engine {
             return Ok(None);
         }
         let step = self.state.step;
-        if parts.contains(&Part::Moments) {
+        if parts.contains(&Part::OptimizerState) {
             self.bring_home()?;
         }
         let collective = self.collective.clone();
@@ -113,17 +113,20 @@ impl Engine {
 
     fn hash(&self, part: Part) -> candle_core::Result<[u8; HASH]> {
         let params = &self.params;
-        let moments = &self.moments;
+        let states = &self.optimizer_state;
         let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
         Ok(match part {
             Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
             Part::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
             // What one rank alone keeps can differ from no other's.
-            Part::Moments if self.ownership.is_some() => [0; HASH],
-            Part::Moments => hash_of(moments.iter().flat_map(|m| [&m.first, &m.second])),
+            Part::OptimizerState if self.ownership.is_some() => [0; HASH],
+            Part::OptimizerState => {
+                let tensors = states.iter().flat_map(|state| &state.tensors);
+                hash_of(tensors.map(|tensor| &tensor.values))
+            }
             Part::Averages => {
                 // Those of running statistics are rank 0's, as these are.
-                hash_of(moments.iter().take(params.parameters().len()).map(|m| &m.average))
+                hash_of(states.iter().take(params.parameters().len()).map(|state| &state.average))
             }
             Part::Progress => hash_of_progress(&self.state),
         })
@@ -135,7 +138,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
-            Self::Moments => "optimizer moments",
+            Self::OptimizerState => "optimizer state",
             Self::Averages => "averaged weights",
             Self::Frozen => "frozen weights",
             Self::Progress => "counters and metrics",

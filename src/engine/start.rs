@@ -21,7 +21,7 @@ use crate::engine::sync_batchnorm::JointPasses;
 use crate::engine::{Components, Engine, TrainState, freezing, vote};
 use crate::event::TimeShares;
 use crate::nn::{Params, change_values};
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::Plan;
 use crate::units::{Rank, WorldSize};
 
@@ -37,23 +37,24 @@ impl Engine {
         plan: Arc<Plan>,
         components: Components,
         collective: Arc<dyn Collective>,
-        restored: Option<(TrainState, Vec<Moments>)>,
+        restored: Option<(TrainState, Vec<ParameterState>)>,
     ) -> Result<Self, Error> {
         let Components { model, params, loss, metrics, optimizer, scheduler } = components;
         let is_new = restored.is_none();
         let start = restored.as_ref().map_or(0, |(state, _)| state.step);
         same_start(collective.as_ref(), &params, start)?;
-        let (state, mut moments) =
-            restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
+        let (state, mut optimizer_state) = restored
+            .unwrap_or_else(|| (TrainState::new(&plan), ParameterState::of_all(&plan, &params, 0)));
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
         let ownership = Ownership::new(&plan, &params, collective.rank(), collective.world_size());
         let ownership = ownership.map(Arc::new);
         if let Some(ownership) = &ownership {
-            ownership.release(&mut moments);
+            ownership.release(&mut optimizer_state);
         }
-        let reducer = reducer(&plan, &params, &collective, layout, ownership.clone(), &moments)?;
+        let reducer =
+            reducer(&plan, &params, &collective, layout, ownership.clone(), &optimizer_state)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
         let graph = GraphPass::new(&plan, &device);
@@ -70,7 +71,7 @@ impl Engine {
             most_worst: 0,
             optimizer,
             scheduler,
-            moments,
+            optimizer_state,
             collective,
             ownership,
             reducer,
@@ -155,7 +156,7 @@ fn reducer(
     collective: &Arc<dyn Collective>,
     layout: Layout,
     ownership: Option<Arc<Ownership>>,
-    moments: &[Moments],
+    states: &[ParameterState],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;
     // Statistics go through the group in the middle of backward: with a second thread, in an order
@@ -173,16 +174,11 @@ fn reducer(
             && collective.world_size() > WorldSize::ONE
             && (!is_shared || collective.on_gpu().is_some())
             && !crate::plan::cuda_graph::is_wanted(plan);
-        let held = Held { layout, overlap, plan: &plan.optimizer, params, moments, ownership };
+        let held = Held { layout, overlap, plan: &plan.optimizer, params, states, ownership };
         return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }
-    let _ = (params, moments);
+    let _ = (params, states);
     Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared, ownership)?))
-}
-
-/// Zeroed optimizer state.
-fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
-    Moments::of_all(plan, params, 0)
 }
 
 /// What a rank says of itself before anything is trained.

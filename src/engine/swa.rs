@@ -43,12 +43,12 @@ impl Engine {
     }
 
     fn join_average(&mut self, share: f32) -> Result<()> {
-        for (param, moments) in self.params.parameters().iter().zip(&mut self.moments) {
+        for (param, state) in self.params.parameters().iter().zip(&mut self.optimizer_state) {
             change_values(param.var()?, |values| {
-                follow_values(&mut moments.average, values, share);
+                follow_values(&mut state.average, values, share);
             })?;
         }
-        self.reducer.take_over(&self.moments)
+        self.reducer.take_over(&self.optimizer_state)
     }
 
     /// Whether there is an average that only lacks its statistics: [`Engine::update_bn`] completes

@@ -163,9 +163,9 @@ impl Engine {
         let update = planned_update(self.optimizer.as_ref(), plan, rates, preparation, count);
         let counts = self.counts(unused);
         let params = self.params.parameters();
-        let moments = &mut self.moments;
-        let moved = self.reducer.update(&update, params, moments, &counts);
-        moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments))
+        let states = &mut self.optimizer_state;
+        let moved = self.reducer.update(&update, params, states, &counts);
+        moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, states))
     }
 
     /// Notes an update, and which parameters it left out.

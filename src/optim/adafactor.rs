@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
-use crate::plan::{Extent, Matrices};
+use crate::plan::{Extent, Matrices, StateTensor};
 
 /// Adafactor (Shazeer and Stern 2018), as `torch.optim.Adafactor`: for a matrix, it keeps only the
 /// mean squares of rows and columns.
@@ -49,8 +49,8 @@ impl Optimizer for Adafactor {
     }
 
     fn matrices(&self) -> Option<Matrices> {
-        let state = [("row_var", Extent::Rows), ("col_var", Extent::Columns)];
-        let state = state.map(|(name, extent)| (name.to_owned(), extent)).into();
+        let tensor = |name: &str, extent| StateTensor { name: name.to_owned(), extent };
+        let state = vec![tensor("row_var", Extent::Rows), tensor("col_var", Extent::Columns)];
         Some(Matrices { only_hidden: false, state, others_lr_factor: 1.0 })
     }
 
@@ -92,7 +92,8 @@ impl Adafactor {
     /// Inverse roots of the variances of a vector.
     fn whole(&self, tensor: &mut Block<'_>, gradient: &[f32], follow: f32) -> Vec<f32> {
         let least = self.eps1() * self.eps1();
-        let renewed = tensor.first.iter_mut().zip(gradient).map(|(variance, &g)| {
+        let [variance] = &mut tensor.state[..] else { return vec![0.0; gradient.len()] };
+        let renewed = variance.iter_mut().zip(gradient).map(|(variance, &g)| {
             *variance = lerp(*variance, g * g, follow);
             1.0 / variance.max(least).sqrt()
         });
@@ -103,10 +104,11 @@ impl Adafactor {
     /// more dimensions is a pile of them.
     fn factored(&self, tensor: &mut Block<'_>, gradient: &[f32], follow: f32) -> Vec<f32> {
         let [.., rows, columns] = *tensor.shape else { return vec![0.0; gradient.len()] };
+        let [row_var, col_var] = &mut tensor.state[..] else { return vec![0.0; gradient.len()] };
         let least = self.eps1() * self.eps1();
         let mut inverse = vec![0.0; gradient.len()];
         let piles = gradient.chunks(rows * columns).zip(inverse.chunks_mut(rows * columns));
-        let kept = tensor.first.chunks_mut(rows).zip(tensor.second.chunks_mut(columns));
+        let kept = row_var.chunks_mut(rows).zip(col_var.chunks_mut(columns));
         for ((gradient, inverse), (row_var, col_var)) in piles.zip(kept) {
             let [of_rows, of_columns] = mean_squares(gradient, columns);
             for (kept, new) in [(&mut *row_var, of_rows), (&mut *col_var, of_columns)] {

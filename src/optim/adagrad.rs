@@ -69,9 +69,9 @@ impl Optimizer for Adagrad {
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
         let Factors { lr, penalty, eps, start } = self.factors(step);
-        block.each_with(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, sum| {
+            move |value, g, [sum]| {
                 let g = g + penalty * value;
                 *sum = (*sum + start) + g * g;
                 value - lr * (g / (sum.sqrt() + eps))

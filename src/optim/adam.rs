@@ -17,16 +17,18 @@ pub struct Adam {
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
+    /// divide by the largest second moment so far (`AMSGrad`, Reddi et al. 2018).
+    pub amsgrad: bool,
 }
 
 impl Default for Adam {
     fn default() -> Self {
-        Self { weight_decay: 0.0, betas: [0.9, 0.999], eps: 1e-8 }
+        Self { weight_decay: 0.0, betas: [0.9, 0.999], eps: 1e-8, amsgrad: false }
     }
 }
 
@@ -36,7 +38,7 @@ impl Kind for Adam {
 
 impl Optimizer for Adam {
     fn state(&self) -> Vec<&'static str> {
-        STATE.to_vec()
+        if self.amsgrad { AMSGRAD_STATE.to_vec() } else { STATE.to_vec() }
     }
 
     fn weight_decay(&self) -> f64 {
@@ -65,23 +67,25 @@ impl Adam {
     fn factors(&self, step: &Step) -> AdamFactors {
         AdamFactors {
             penalty: step.weight_decay as f32,
+            amsgrad: self.amsgrad,
             ..AdamFactors::new(self.betas, self.eps, step)
         }
     }
 }
 
-/// Two decays, each at least 0 and less than 1.
-pub(super) fn decays(_: &mut SchemaGenerator) -> Schema {
+/// `N` decays, each at least 0 and less than 1.
+pub(super) fn decays<const N: usize>(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "items": { "type": "number", "minimum": 0.0, "exclusiveMaximum": 1.0 },
-        "minItems": 2,
-        "maxItems": 2,
+        "minItems": N,
+        "maxItems": N,
     })
 }
 
-/// PyTorch's names of the two moments.
+/// PyTorch's names of its state tensors.
 pub(super) const STATE: [&str; 2] = ["exp_avg", "exp_avg_sq"];
+pub(super) const AMSGRAD_STATE: [&str; 3] = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
 
 /// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then
 /// rounded, as PyTorch does: of a beta that was rounded before, few digits of it would be left.
@@ -97,11 +101,13 @@ pub(super) struct AdamFactors {
     /// Share of the parameter that is added to its gradient.
     penalty: f32,
     /// What is left of the parameter before it moves.
-    shrink: f32,
+    pub(super) shrink: f32,
+    /// Whether the largest second moment so far takes the second moment's place.
+    pub(super) amsgrad: bool,
 }
 
 impl AdamFactors {
-    /// Without weight decay.
+    /// Without weight decay and `AMSGrad`.
     pub(super) fn new([beta1, beta2]: [f64; 2], eps: f64, step: &Step) -> Self {
         let beta1 = step.momentum.unwrap_or(beta1);
         let count = i32::try_from(step.count).unwrap_or(i32::MAX);
@@ -115,33 +121,42 @@ impl AdamFactors {
             root_correction: correction(beta2).sqrt() as f32,
             penalty: 0.0,
             shrink: 1.0,
+            amsgrad: false,
         }
-    }
-
-    /// `AdamW`'s weight decay: what is left of a value before it moves.
-    pub(super) fn shrinking(self, shrink: f32) -> Self {
-        Self { shrink, ..self }
     }
 
     pub(super) fn update(&self, block: &mut Block<'_>) {
         let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
         let &Self { root_correction, penalty, shrink, .. } = self;
-        block.each_with_two(
-            #[inline(always)]
-            move |value, g, m, v| {
-                let g = g + penalty * value;
-                *m = lerp(*m, g, rest1);
-                *v = beta2 * *v + rest2 * (g * g);
-                value * shrink - step_size * (*m / (v.sqrt() / root_correction + eps))
-            },
-        );
+        if self.amsgrad {
+            block.each_with_state(
+                #[inline(always)]
+                move |value, g, [m, v, most]| {
+                    let g = g + penalty * value;
+                    *m = lerp(*m, g, rest1);
+                    *v = beta2 * *v + rest2 * (g * g);
+                    *most = most.max(*v);
+                    value * shrink - step_size * (*m / (most.sqrt() / root_correction + eps))
+                },
+            );
+        } else {
+            block.each_with_state(
+                #[inline(always)]
+                move |value, g, [m, v]| {
+                    let g = g + penalty * value;
+                    *m = lerp(*m, g, rest1);
+                    *v = beta2 * *v + rest2 * (g * g);
+                    value * shrink - step_size * (*m / (v.sqrt() / root_correction + eps))
+                },
+            );
+        }
     }
 
     #[cfg(feature = "cuda")]
     pub(super) fn on_gpu(&self) -> Rule {
         let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
         let &Self { root_correction, penalty, shrink, .. } = self;
-        let kind = Rule::ADAM;
+        let kind = if self.amsgrad { Rule::ADAM_AMSGRAD } else { Rule::ADAM };
         let rule = Rule { kind, rest1, beta2, rest2, eps, step_size, ..Rule::default() };
         Rule { root_correction, penalty, shrink, ..rule }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::adam::{AdamFactors, STATE, decays};
+use crate::optim::adam::{AMSGRAD_STATE, AdamFactors, STATE, decays};
 use crate::optim::{Block, Optimizer, Step};
 
 /// Adam with decoupled weight decay, as `torch.optim.AdamW`.
@@ -17,16 +17,18 @@ pub struct AdamW {
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
+    /// divide by the largest second moment so far (`AMSGrad`, Reddi et al. 2018).
+    pub amsgrad: bool,
 }
 
 impl Default for AdamW {
     fn default() -> Self {
-        Self { weight_decay: 1e-2, betas: [0.9, 0.999], eps: 1e-8 }
+        Self { weight_decay: 1e-2, betas: [0.9, 0.999], eps: 1e-8, amsgrad: false }
     }
 }
 
@@ -36,7 +38,7 @@ impl Kind for AdamW {
 
 impl Optimizer for AdamW {
     fn state(&self) -> Vec<&'static str> {
-        STATE.to_vec()
+        if self.amsgrad { AMSGRAD_STATE.to_vec() } else { STATE.to_vec() }
     }
 
     fn weight_decay(&self) -> f64 {
@@ -63,7 +65,9 @@ impl Optimizer for AdamW {
 
 impl AdamW {
     fn factors(&self, step: &Step) -> AdamFactors {
-        let shrink = (1.0 - step.lr * step.weight_decay) as f32;
-        AdamFactors::new(self.betas, self.eps, step).shrinking(shrink)
+        let mut factors = AdamFactors::new(self.betas, self.eps, step);
+        factors.shrink = (1.0 - step.lr * step.weight_decay) as f32;
+        factors.amsgrad = self.amsgrad;
+        factors
     }
 }

@@ -14,9 +14,8 @@ pub struct Block<'a> {
     pub(super) gradient: &'a [f32],
     /// What is done to a gradient as it is read.
     pub(super) preparation: Preparation,
-    /// The first state that the rule names; empty where it names none.
-    pub first: &'a mut [f32],
-    pub second: &'a mut [f32],
+    /// The optimizer's state tensors, in the order in which it names them.
+    pub state: Vec<&'a mut [f32]>,
     /// The average of the values; empty where there is none.
     pub(super) average: &'a mut [f32],
     /// The parameter's shape.
@@ -73,40 +72,35 @@ impl Block<'_> {
         );
     }
 
-    /// Replaces each value by `rule(value, gradient, state)`, which also renews the state.
+    /// Replaces each value by `rule(value, gradient, [state, ..])`, which also renews its element
+    /// of each state tensor.
+    ///
+    /// # Panics
+    ///
+    /// The optimizer names another number of state tensors, or one that is not as long as the
+    /// block.
     #[inline(always)]
-    pub fn each_with(&mut self, rule: impl Fn(f32, f32, &mut f32) -> f32) {
+    pub fn each_with_state<const N: usize>(
+        &mut self,
+        rule: impl Fn(f32, f32, [&mut f32; N]) -> f32,
+    ) {
+        assert_eq!(self.state.len(), N, "a loop renews the state tensors that are named");
+        let n = self.values.len();
         let values = &mut *self.values;
-        let gradient = self.gradient;
+        let gradient = &self.gradient[..n];
         let preparation = self.preparation;
-        let state = &mut *self.first;
+        let Some(state) = self.state.first_chunk_mut::<N>() else { return };
+        // Of one length that the compiler knows: otherwise nothing is vectorised.
+        let mut state = state.each_mut().map(|tensor| &mut tensor[..n]);
         vectorised(
             #[inline(always)]
             move || {
-                let values = values.iter_mut().zip(gradient);
-                for ((value, &g), first) in values.zip(state.iter_mut()) {
-                    *value = rule(*value, preparation.of(g), first);
-                }
-            },
-        );
-    }
-
-    /// Replaces each value by `rule(value, gradient, first, second)`, which also renews both kinds
-    /// of state.
-    #[inline(always)]
-    pub fn each_with_two(&mut self, rule: impl Fn(f32, f32, &mut f32, &mut f32) -> f32) {
-        let values = &mut *self.values;
-        let gradient = self.gradient;
-        let preparation = self.preparation;
-        let first = &mut *self.first;
-        let second = &mut *self.second;
-        vectorised(
-            #[inline(always)]
-            move || {
-                let state = first.iter_mut().zip(second.iter_mut());
-                let values = values.iter_mut().zip(gradient);
-                for ((value, &g), (first, second)) in values.zip(state) {
-                    *value = rule(*value, preparation.of(g), first, second);
+                for i in 0..n {
+                    let elements = state.each_mut().map(
+                        #[inline(always)]
+                        |tensor| &mut tensor[i],
+                    );
+                    values[i] = rule(values[i], preparation.of(gradient[i]), elements);
                 }
             },
         );

@@ -19,7 +19,7 @@ pub struct Lamb {
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
@@ -87,8 +87,9 @@ impl Lamb {
         let eps = self.eps as f32;
         let decay = step.weight_decay as f32;
         let gradient = tensor.prepared_gradient();
-        let moments = tensor.first.par_iter_mut().zip(&mut *tensor.second);
-        let elements = tensor.values.par_iter().zip(gradient).zip(moments);
+        let [exp_avg, exp_avg_sq] = &mut tensor.state[..] else { return vec![0.0; gradient.len()] };
+        let state = exp_avg.par_iter_mut().zip(&mut **exp_avg_sq);
+        let elements = tensor.values.par_iter().zip(gradient).zip(state);
         let element = |((&value, g), (m, v)): ((&f32, f32), (&mut f32, &mut f32))| {
             *m = lerp(*m, g, rest1);
             *v = beta2 * *v + rest2 * (g * g);

@@ -19,7 +19,7 @@ pub struct Lion {
     #[schemars(range(min = 0.0), example = 0.1)]
     pub weight_decay: f64,
     /// beta1 (update interpolation) and beta2 (momentum decay).
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
 }
 
@@ -71,9 +71,9 @@ impl Optimizer for Lion {
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
         let Factors { lr, shrink, rest1, rest2 } = self.factors(step);
-        block.each_with(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, momentum| {
+            move |value, g, [momentum]| {
                 let direction = lerp(*momentum, g, rest1);
                 *momentum = lerp(*momentum, g, rest2);
                 value * shrink - lr * sign(direction)

@@ -19,18 +19,19 @@ mod adafactor;
 mod adagrad;
 mod adam;
 mod adamw;
+mod adan;
 mod block;
 mod clip;
 mod lamb;
 mod lion;
 mod lookahead;
-mod moments;
 mod muon;
 mod nadam;
 mod optimizer;
 mod rmsprop;
 mod scheduler;
 mod sgd;
+mod state;
 mod swa;
 mod update;
 
@@ -38,6 +39,7 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
+pub use adan::Adan;
 pub use block::{Block, follow_values, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
@@ -45,7 +47,6 @@ pub use clip::{
 pub use lamb::Lamb;
 pub use lion::Lion;
 pub use lookahead::lookahead_share;
-pub use moments::Moments;
 pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
@@ -55,5 +56,6 @@ pub use scheduler::{
     Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, schedule,
 };
 pub use sgd::Sgd;
+pub use state::{NamedTensor, ParameterState};
 pub use swa::{swa_lr, swa_share};
 pub use update::{Part, Update};

@@ -8,7 +8,7 @@ use crate::ops::newton_schulz;
 use crate::optim::adam::{AdamFactors, STATE, decays};
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
-use crate::plan::{Extent, Matrices};
+use crate::plan::{Matrices, StateTensor};
 
 /// Muon (Jordan et al. 2024), as `torch.optim.Muon`, for the matrices of hidden layers. Everything
 /// else (biases, norms, embeddings, convolutions, the head) is updated by `AdamW`, as its authors
@@ -33,7 +33,7 @@ pub struct Muon {
     #[schemars(range(min = 0.0), example = 0.015)]
     pub adamw_lr_factor: f64,
     /// decay rates of `AdamW`'s two moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub adamw_betas: [f64; 2],
     /// added to the root of `AdamW`'s second moment.
     #[schemars(range(min = 0.0))]
@@ -78,7 +78,7 @@ impl Optimizer for Muon {
     }
 
     fn matrices(&self) -> Option<Matrices> {
-        let state = vec![("momentum_buffer".to_owned(), Extent::Whole)];
+        let state = vec![StateTensor::whole("momentum_buffer")];
         Some(Matrices { only_hidden: true, state, others_lr_factor: self.adamw_lr_factor })
     }
 
@@ -101,8 +101,9 @@ impl Optimizer for Muon {
                 }
             }
             _ => {
-                let factors = AdamFactors::new(self.adamw_betas, self.adamw_eps, step);
-                factors.shrinking(shrink).update(tensor);
+                let mut factors = AdamFactors::new(self.adamw_betas, self.adamw_eps, step);
+                factors.shrink = shrink;
+                factors.update(tensor);
             }
         }
     }
@@ -114,7 +115,8 @@ impl Muon {
         let rest = (1.0 - self.momentum) as f32;
         let momentum = self.momentum as f32;
         let gradient = tensor.prepared_gradient();
-        let renewed = tensor.first.iter_mut().zip(gradient).map(|(buffer, g)| {
+        let [buffer] = &mut tensor.state[..] else { return gradient };
+        let renewed = buffer.iter_mut().zip(gradient).map(|(buffer, g)| {
             *buffer = lerp(*buffer, g, rest);
             if self.nesterov { lerp(g, *buffer, momentum) } else { *buffer }
         });

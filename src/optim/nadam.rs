@@ -21,7 +21,7 @@ pub struct NAdam {
     /// decoupled weight decay, as in AdamW (`NAdamW`).
     pub decoupled_weight_decay: bool,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
@@ -123,9 +123,9 @@ impl Optimizer for NAdam {
         let factors = self.factors(step);
         let Factors { of_gradient, of_momentum, correction, rest1, .. } = factors;
         let Factors { beta2, rest2, eps, penalty, shrink, .. } = factors;
-        block.each_with_two(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, m, v| {
+            move |value, g, [m, v]| {
                 let value = value * shrink;
                 let g = g + penalty * value;
                 *m = lerp(*m, g, rest1);

@@ -5,14 +5,17 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd};
+use crate::optim::{
+    Adafactor, Adagrad, Adam, AdamW, Adan, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd,
+};
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
 use crate::registry::{Family, Member, Registry};
 
 /// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Names of the values that are kept for each element of a parameter between steps, as
-    /// PyTorch's: two at most. They begin as zeros, and are saved in checkpoints under these names.
+    /// Names of its state tensors: what is kept of each parameter between steps, in its shape. They
+    /// begin as zeros. Checkpoints have them under these names, which should be those of PyTorch's
+    /// state dict.
     fn state(&self) -> Vec<&'static str>;
 
     /// What it does otherwise with matrices than with all else, if it does.
@@ -34,8 +37,7 @@ pub trait Optimizer: Debug + Send + Sync {
         None
     }
 
-    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the
-    /// number of its state. The state of what is no matrix is as long as the block.
+    /// Makes one step: by [`Block::each`], or [`Block::each_with_state`] with the state tensors.
     fn update(&self, block: &mut Block<'_>, step: &Step);
 
     /// Whether it has a kernel for GPUs. Without one, gradients are copied to the CPU and new
@@ -105,6 +107,7 @@ impl Default for Optimizers {
         all.add::<Lamb>();
         all.add::<Adafactor>();
         all.add::<Muon>();
+        all.add::<Adan>();
         all
     }
 }

@@ -85,14 +85,14 @@ impl Optimizer for RmsProp {
             g / (square.sqrt() + eps)
         };
         if self.momentum == 0.0 {
-            block.each_with(
+            block.each_with_state(
                 #[inline(always)]
-                move |value, g, mean| value - lr * square(mean, g + penalty * value),
+                move |value, g, [mean]| value - lr * square(mean, g + penalty * value),
             );
         } else {
-            block.each_with_two(
+            block.each_with_state(
                 #[inline(always)]
-                move |value, g, mean, buffer| {
+                move |value, g, [mean, buffer]| {
                     *buffer = momentum * *buffer + square(mean, g + penalty * value);
                     value - lr * *buffer
                 },

@@ -81,18 +81,18 @@ impl Optimizer for Sgd {
                 move |value, g| value - lr * (g + penalty * value),
             );
         } else if self.nesterov {
-            block.each_with(
+            block.each_with_state(
                 #[inline(always)]
-                move |value, g, buffer| {
+                move |value, g, [buffer]| {
                     let g = g + penalty * value;
                     *buffer = momentum * *buffer + damp * g;
                     value - lr * (g + momentum * *buffer)
                 },
             );
         } else {
-            block.each_with(
+            block.each_with_state(
                 #[inline(always)]
-                move |value, g, buffer| {
+                move |value, g, [buffer]| {
                     *buffer = momentum * *buffer + damp * (g + penalty * value);
                     value - lr * *buffer
                 },

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
 use crate::optim::block::follow_values;
-use crate::optim::{Block, Moments, Optimizer, Preparation, Rates, Step};
+use crate::optim::{Block, Optimizer, ParameterState, Preparation, Rates, Step};
 use crate::plan::{OptimizerPlan, ParameterGroup};
 
 /// Elements that one thread updates at a time: 64 KiB of each vector.
@@ -13,14 +13,13 @@ const BLOCK: usize = 1 << 14;
 /// Elements below which one thread is done sooner than others are woken.
 const PARALLEL_THRESHOLD: usize = 1 << 16;
 
-/// One parameter in an update; all slices are equally long, or empty where the rule has no such
-/// moment. One that is frozen has no gradient either.
+/// One parameter in an update, with a gradient as long as it is. One that is frozen has none.
 pub struct Part<'a> {
     /// The parameter.
     pub values: &'a mut [f32],
     /// Its gradient, before the update's [`Preparation`].
     pub gradient: &'a [f32],
-    pub moments: &'a mut Moments,
+    pub state: &'a mut ParameterState,
     /// Its place in registration order.
     pub index: usize,
     pub shape: &'a [usize],
@@ -120,10 +119,10 @@ impl<'a> Update<'a> {
         let preparation = self.preparation;
         let is_matrix = self.plan.group(part.index).is_some_and(|group| group.is_matrix);
         let most = if self.rule.takes_whole_tensors() { usize::MAX } else { BLOCK };
-        let Part { mut values, mut gradient, moments, shape, .. } = part;
-        let Moments { first, second, average } = moments;
-        let mut first = &mut first[..];
-        let mut second = &mut second[..];
+        let Part { mut values, mut gradient, state, shape, .. } = part;
+        let ParameterState { tensors, average } = state;
+        let mut tensors: Vec<&mut [f32]> =
+            tensors.iter_mut().map(|tensor| &mut tensor.values[..]).collect();
         let mut average = &mut average[..];
         std::iter::from_fn(move || {
             let n = most.min(values.len());
@@ -131,8 +130,10 @@ impl<'a> Update<'a> {
                 values: values.split_off_mut(..n)?,
                 gradient: gradient.split_off(..n.min(gradient.len()))?,
                 preparation,
-                first: first.split_off_mut(..n.min(first.len()))?,
-                second: second.split_off_mut(..n.min(second.len()))?,
+                state: tensors
+                    .iter_mut()
+                    .map(|tensor| tensor.split_off_mut(..n.min(tensor.len())))
+                    .collect::<Option<_>>()?,
                 average: average.split_off_mut(..n.min(average.len()))?,
                 shape,
                 is_matrix,
@@ -158,9 +159,7 @@ impl<'a> Update<'a> {
 mod tests {
     use super::*;
     use crate::config::kind::{Choice, Options};
-    use crate::optim::{
-        Adafactor, Adagrad, Adam, AdamW, Lamb, Lion, Muon, NAdam, RmsProp, Sgd, facts,
-    };
+    use crate::optim::{Optimizers, RmsProp, Sgd, facts};
 
     const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
 
@@ -171,22 +170,14 @@ mod tests {
     }
 
     fn rules() -> Vec<Box<dyn Optimizer>> {
-        let sgd = |momentum, nesterov| Sgd { momentum, nesterov, dampening: 0.5, ..Sgd::default() };
-        vec![
-            Box::new(sgd(0.0, false)),
-            Box::new(sgd(0.9, false)),
-            Box::new(sgd(0.9, true)),
-            Box::new(Adam::default()),
-            Box::new(AdamW::default()),
-            Box::new(RmsProp::default()),
-            Box::new(RmsProp { momentum: 0.9, ..RmsProp::default() }),
-            Box::new(Lion::default()),
-            Box::new(Adagrad::default()),
-            Box::new(NAdam::default()),
-            Box::new(Lamb::default()),
-            Box::new(Adafactor::default()),
-            Box::new(Muon::default()),
-        ]
+        let all = Optimizers::default();
+        let mut rules: Vec<_> =
+            all.names().map(|name| all.build(&Choice::named(name)).unwrap()).collect();
+        let sgd = |nesterov| Sgd { momentum: 0.9, nesterov, dampening: 0.5, ..Sgd::default() };
+        rules.push(Box::new(sgd(false)));
+        rules.push(Box::new(sgd(true)));
+        rules.push(Box::new(RmsProp { momentum: 0.9, ..RmsProp::default() }));
+        rules
     }
 
     fn wave(n: usize, salt: usize) -> Vec<f32> {
@@ -194,37 +185,43 @@ mod tests {
     }
 
     /// Three updates of three parameters by `apply`, of which the second is not used at first; all
-    /// values and moments.
+    /// values and states.
     fn train(
         rule: &dyn Optimizer,
-        apply: impl Fn(Update<'_>, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments], [Option<u64>; 3]),
-    ) -> (Vec<Vec<f32>>, Vec<Moments>) {
+        apply: impl Fn(
+            Update<'_>,
+            &mut [Vec<f32>],
+            &[Vec<f32>],
+            &mut [ParameterState],
+            [Option<u64>; 3],
+        ),
+    ) -> (Vec<Vec<f32>>, Vec<ParameterState>) {
         let plan = plan(rule);
         let rates = Rates { lr: 0.1, momentum: None };
         let sizes = [70_001, 3, BLOCK];
         let mut values: Vec<_> = sizes.iter().map(|&n| wave(n, n)).collect();
-        let mut moments: Vec<_> =
-            sizes.iter().map(|&n| Moments::new(&plan, n).averaged(n)).collect();
+        let mut states: Vec<_> =
+            sizes.iter().map(|&n| ParameterState::zeros(&plan, 0, &[n]).averaged(n)).collect();
         for step in 1..=3 {
             let gradients: Vec<_> = sizes.iter().map(|&n| wave(n, step as usize)).collect();
             let update = Update::new(rule, &plan, rates).prepared(PREPARATION).averaging(0.9);
             let late = (step > 1).then_some(step - 1);
-            apply(update, &mut values, &gradients, &mut moments, [Some(step), late, Some(step)]);
+            apply(update, &mut values, &gradients, &mut states, [Some(step), late, Some(step)]);
         }
-        (values, moments)
+        (values, states)
     }
 
     fn parts<'a>(
         values: &'a mut [Vec<f32>],
         gradients: &'a [Vec<f32>],
-        moments: &'a mut [Moments],
+        states: &'a mut [ParameterState],
         counts: [Option<u64>; 3],
     ) -> impl Iterator<Item = Part<'a>> {
-        let all = values.iter_mut().zip(gradients).zip(moments).enumerate();
-        all.map(move |(i, ((values, gradient), moments))| Part {
+        let all = values.iter_mut().zip(gradients).zip(states).enumerate();
+        all.map(move |(i, ((values, gradient), state))| Part {
             values,
             gradient,
-            moments,
+            state,
             index: i,
             shape: &[1; 3][..=i],
             count: counts[i],
@@ -237,12 +234,12 @@ mod tests {
             let rule = rule.as_ref();
             let together = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                train(rule, |update, values, gradients, moments, counts| {
-                    pool.install(|| update.apply(parts(values, gradients, moments, counts)));
+                train(rule, |update, values, gradients, states, counts| {
+                    pool.install(|| update.apply(parts(values, gradients, states, counts)));
                 })
             };
-            let alone = train(rule, |update, values, gradients, moments, counts| {
-                parts(values, gradients, moments, counts).for_each(|part| update.apply([part]));
+            let alone = train(rule, |update, values, gradients, states, counts| {
+                parts(values, gradients, states, counts).for_each(|part| update.apply([part]));
             });
             assert!(together(1) == alone && together(3) == alone, "{rule:?}");
         }
@@ -252,17 +249,17 @@ mod tests {
     fn the_preparation_is_that_of_separate_passes() {
         for rule in &rules() {
             let rule = rule.as_ref();
-            let fused = train(rule, |update, values, gradients, moments, counts| {
-                update.apply(parts(values, gradients, moments, counts));
+            let fused = train(rule, |update, values, gradients, states, counts| {
+                update.apply(parts(values, gradients, states, counts));
             });
-            let separate = train(rule, |update, values, gradients, moments, counts| {
+            let separate = train(rule, |update, values, gradients, states, counts| {
                 let Preparation { mean, clip, limit } = PREPARATION;
                 let mut gradients = gradients.to_vec();
                 gradients.iter_mut().flatten().for_each(|g| *g *= mean);
                 gradients.iter_mut().flatten().for_each(|g| *g *= clip);
                 gradients.iter_mut().flatten().for_each(|g| *g = g.clamp(-limit, limit));
                 let update = update.prepared(Preparation::default());
-                update.apply(parts(values, &gradients, moments, counts));
+                update.apply(parts(values, &gradients, states, counts));
             });
             assert!(fused == separate, "{rule:?}");
         }

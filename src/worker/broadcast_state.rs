@@ -5,39 +5,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
 use crate::engine::TrainState;
-use crate::optim::Moments;
+use crate::optim::{NamedTensor, ParameterState};
 use crate::worker::Error;
 
 /// Everything about a restored state but its long vectors.
 #[derive(Serialize, Deserialize)]
 struct Outline {
     state: TrainState,
-    /// Lengths of the vectors of each parameter's moments.
-    lengths: Vec<[usize; 3]>,
+    parameters: Vec<ParameterOutline>,
+}
+
+/// What there is of a parameter.
+#[derive(Serialize, Deserialize)]
+struct ParameterOutline {
+    /// Names and shapes of the optimizer's state tensors.
+    tensors: Vec<(String, Vec<usize>)>,
+    /// Elements of the average.
+    average: usize,
 }
 
 /// What rank 0 has of `restored`, on every rank. Parameters and buffers are another matter
 /// (`Engine::new` shares them).
 pub(crate) fn share(
     collective: &dyn Collective,
-    restored: Option<(TrainState, Vec<Moments>)>,
-) -> Result<Option<(TrainState, Vec<Moments>)>, Error> {
+    restored: Option<(TrainState, Vec<ParameterState>)>,
+) -> Result<Option<(TrainState, Vec<ParameterState>)>, Error> {
     let is_first = collective.rank().is_first();
-    let outline = restored.as_ref().filter(|_| is_first).map(|(state, moments)| Outline {
+    let outline = restored.as_ref().filter(|_| is_first).map(|(state, states)| Outline {
         state: state.clone(),
-        lengths: moments.iter().map(lengths).collect(),
+        parameters: states.iter().map(outline).collect(),
     });
-    let Some(Outline { state, lengths }) = told(collective, &outline)? else { return Ok(None) };
-    let mut moments = match restored {
-        Some((_, moments)) if is_first => moments,
-        _ => lengths.into_iter().map(zeroed).collect(),
+    let Some(Outline { state, parameters }) = told(collective, &outline)? else { return Ok(None) };
+    let mut states = match restored {
+        Some((_, states)) if is_first => states,
+        _ => parameters.into_iter().map(zeroed).collect(),
     };
-    for moments in &mut moments {
-        for values in [&mut moments.first, &mut moments.second, &mut moments.average] {
+    for ParameterState { tensors, average } in &mut states {
+        let tensors = tensors.iter_mut().map(|tensor| &mut tensor.values);
+        for values in tensors.chain([average]) {
             collective.broadcast(bytemuck::cast_slice_mut(values))?;
         }
     }
-    Ok(Some((state, moments)))
+    Ok(Some((state, states)))
 }
 
 /// What rank 0 has here, on every rank.
@@ -54,11 +63,14 @@ pub(crate) fn told<T: Serialize + DeserializeOwned>(
     })
 }
 
-fn lengths(moments: &Moments) -> [usize; 3] {
-    [&moments.first, &moments.second, &moments.average].map(Vec::len)
+fn outline(state: &ParameterState) -> ParameterOutline {
+    let tensor = |tensor: &NamedTensor| (tensor.name.clone(), tensor.shape.clone());
+    let tensors = state.tensors.iter().map(tensor).collect();
+    ParameterOutline { tensors, average: state.average.len() }
 }
 
-fn zeroed([first, second, average]: [usize; 3]) -> Moments {
-    let zeros = |n| vec![0.0; n];
-    Moments { first: zeros(first), second: zeros(second), average: zeros(average) }
+fn zeroed(ParameterOutline { tensors, average }: ParameterOutline) -> ParameterState {
+    let zeros = |(name, shape)| NamedTensor::zeros(name, shape);
+    let tensors = tensors.into_iter().map(zeros).collect();
+    ParameterState { tensors, average: vec![0.0; average] }
 }

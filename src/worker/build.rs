@@ -13,7 +13,7 @@ use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
 use crate::nn::Params;
 use crate::ops;
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::{DATA, SPLIT, Sink, newest_of};
 use crate::units::Rank;
@@ -69,7 +69,7 @@ pub(crate) fn build_run(
         };
         let restored = newest.map(|restored| {
             passed_over = restored.passed_over;
-            (restored.state, restored.moments)
+            (restored.state, restored.optimizer_state)
         });
         if rank_plan.resume && is_far { share(collective.as_ref(), restored) } else { Ok(restored) }
     })?;
@@ -177,17 +177,17 @@ fn start_writer(
     let checkpoint = plan.checkpoint.clone();
     let destination = Destination { folder, plan: checkpoint, records };
     // What other ranks keep has room in the copy.
-    let outline = engine.outline_of_moments();
-    let snapshot = Snapshot { moments: &outline, ..snapshot(plan, engine) };
+    let outline = engine.outline_of_optimizer_state();
+    let snapshot = Snapshot { optimizer_state: &outline, ..snapshot(plan, engine) };
     Ok(Writer::start(destination, &snapshot)?)
 }
 
 /// What a checkpoint made now would hold.
 pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
     let params = engine.params();
-    let moments = engine.moments();
+    let optimizer_state = engine.optimizer_state();
     let state = engine.state();
-    Snapshot { plan, params, moments, state }
+    Snapshot { plan, params, optimizer_state, state }
 }
 
 /// The engine with the model's first values: those that `restore` puts in place, pretrained ones,
@@ -199,7 +199,7 @@ fn open_engine(
     collective: Arc<dyn Collective>,
     images: Option<&Arc<dyn Dataset>>,
     pinned: Option<&Path>,
-    restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
+    restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<ParameterState>)>, Error>,
 ) -> Result<Engine, Error> {
     let components = kinds.components(plan, &device.device)?;
     let params = &components.params;
@@ -296,8 +296,8 @@ pub(crate) fn alone(
     let group = collective.clone();
     let engine = open_engine(&plan, kinds, &device, group, None, None, |params| {
         let Some(opened) = opened else { return Ok(None) };
-        let moments = checkpoint::restore(opened, &plan, params)?;
-        Ok(Some((opened.state.clone(), moments)))
+        let optimizer_state = checkpoint::restore(opened, &plan, params)?;
+        Ok(Some((opened.state.clone(), optimizer_state)))
     })?;
     Ok(Alone { plan, engine, collective })
 }

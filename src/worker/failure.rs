@@ -222,7 +222,7 @@ mod tests {
     fn ranks_that_restored_other_states_exit_as_peers_and_may_be_restarted() {
         let other_step =
             engine::Error::StartDiffers { rank: Rank(1), step: 2, first: 4, is_mine: false };
-        let what = "optimizer moments";
+        let what = "optimizer state";
         let ranks = vec![Rank(1)];
         let other_bits = engine::Error::RestoredDiffers { step: 4, what, ranks, is_mine: true };
         for error in [other_step, other_bits].map(Error::from) {

@@ -60,9 +60,9 @@ pub(crate) fn sample(
 /// The model of the checkpoint, with averaged weights where the run kept some.
 fn restored(plan: &Plan, opened: &Opened, kinds: &Kinds) -> Result<Box<dyn Model>, Error> {
     let Components { model, params, .. } = kinds.components(plan, &Device::Cpu)?;
-    let mut moments = checkpoint::restore(opened, plan, &params)?;
+    let mut states = checkpoint::restore(opened, plan, &params)?;
     if opened.state.has_averages() {
-        engine::swap_averages(&params, &mut moments).map_err(|source| failed(opened, source))?;
+        engine::swap_averages(&params, &mut states).map_err(|source| failed(opened, source))?;
     }
     Ok(model)
 }

@@ -123,8 +123,8 @@ fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, E
 fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u64>, Error> {
     let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
     let keeps = |index| engine.keeps(index);
-    let moments = checkpoint::restore_part(&opened, plan, engine.params(), &keeps)?;
-    engine.adopt(&opened.state, moments)?;
+    let optimizer_state = checkpoint::restore_part(&opened, plan, engine.params(), &keeps)?;
+    engine.adopt(&opened.state, optimizer_state)?;
     Ok(Some(opened.state.step))
 }
 
@@ -139,13 +139,13 @@ fn share_best(
     let is_first = collective.rank().is_first();
     let opened = if is_first { best(plan, folder, engine)? } else { None };
     if let Some(opened) = opened {
-        let moments = checkpoint::restore(&opened, plan, engine.params())?;
-        restored = Some((opened.state, moments));
+        let optimizer_state = checkpoint::restore(&opened, plan, engine.params())?;
+        restored = Some((opened.state, optimizer_state));
     }
-    let Some((state, moments)) = share(collective, restored)? else { return Ok(None) };
+    let Some((state, optimizer_state)) = share(collective, restored)? else { return Ok(None) };
     engine.broadcast_parameters()?;
     engine.broadcast_buffers()?;
-    engine.adopt(&state, moments)?;
+    engine.adopt(&state, optimizer_state)?;
     Ok(Some(state.step))
 }
 

@@ -470,12 +470,12 @@ fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Endin
 }
 
 /// Copies the state on rank 0, to be written while training goes on. Every rank calls it: rank 0
-/// needs the moments that others keep; running statistics are rank 0's. What is saved was compared,
-/// so that a restart never continues from the rank that differs.
+/// needs the optimizer's state that others keep; running statistics are rank 0's. What is saved was
+/// compared, so that a restart never continues from the rank that differs.
 fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     run.link.progress(run.engine.state().step, Phase::Saving);
     run.engine.compare_everything()?;
-    run.engine.gather_moments(0..1)?;
+    run.engine.gather_optimizer_state(0..1)?;
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
     run.link.progress(run.engine.state().step, Phase::Saving);
@@ -485,7 +485,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     run.engine.bring_home()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
     let overdue = writer.overdue();
-    run.engine.release_moments();
+    run.engine.release_optimizer_state();
     run.engine.time_mut().checkpoint += clock.seconds();
     if let Some(Overdue { time, due }) = overdue {
         let message = format!(

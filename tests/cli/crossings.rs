@@ -1,6 +1,8 @@
 //! Conversations, manifests of speech, policies that see pictures and optimizers, where features
 //! meet: four ranks, a rank that is killed, a parent that is killed.
 
+use ddprun::optim::Optimizers;
+
 use crate::lab::Lab;
 use crate::media::{chats, speech};
 use crate::policies::seeing;
@@ -134,12 +136,16 @@ lr = 0.01
 "#;
 
 #[test]
-fn other_optimizers_resume_in_bf16_to_the_same_bits_on_one_rank_and_on_two() {
-    for optimizer in ["rmsprop", "adagrad", "nadam", "lion"] {
-        let rule = format!("name = \"{optimizer}\"\n");
-        let momentum = if optimizer == "rmsprop" { "momentum = 0.9\n" } else { "" };
+fn every_optimizer_resumes_in_bf16_to_the_same_bits_on_one_rank_and_on_two() {
+    let options = |name| match name {
+        "sgd" | "rmsprop" => "momentum = 0.9",
+        "adamw" => "amsgrad = true",
+        _ => "",
+    };
+    for optimizer in Optimizers::default().names() {
+        let rule = format!("name = \"{optimizer}\"\n{}\n", options(optimizer));
         let make = || {
-            let lab = recipe(&format!("{NUMBERS}{rule}{momentum}"));
+            let lab = recipe(&format!("{NUMBERS}{rule}"));
             let row = |i: u32| format!("{i},{},{}\n", i * i % 7, i % 2 * 5 + i * 3 % 5);
             lab.write("numbers.csv", "a,b,y\n".to_owned() + &(0..30).map(row).collect::<String>());
             lab

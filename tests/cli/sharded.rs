@@ -222,14 +222,14 @@ fn memory(stage: u8) -> ([f64; 3], Vec<f64>) {
 fn a_rank_of_two_needs_visibly_less_memory_as_the_plan_foretells() {
     let [plain, optimizer, gradients] = [0, 1, 2].map(memory);
     println!("foretold and resident: {plain:?}\n{optimizer:?}\n{gradients:?}");
-    // 144 MiB of moments; the larger part is 55.5 % of them.
+    // 144 MiB of optimizer state; the larger part is 55.5 % of them.
     assert!((plain.0[2] - 144.0).abs() < 2.0 && (optimizer.0[2] - 80.0).abs() < 2.0);
     assert!(gradients.0[1] < plain.0[1] - 20.0);
     for rank in 0..2 {
         let [plain, optimizer, gradients] =
             [&plain.1, &optimizer.1, &gradients.1].map(|resident| resident[rank]);
-        // These are peaks: rank 0 loses 64 MiB of moments, and has 24 MiB of the other part's at a
-        // time when it saves. A third of what it saves is left to how the allocator fares.
+        // These are peaks: rank 0 loses 64 MiB of optimizer state, and has 24 MiB of the other's at
+        // a time when it saves. A third of what it saves is left to how the allocator fares.
         assert!(optimizer < plain - 25.0, "rank {rank}: {plain} and {optimizer} MiB");
         assert!(gradients < optimizer - 20.0, "rank {rank}: {optimizer} and {gradients} MiB");
     }

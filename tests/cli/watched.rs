@@ -84,7 +84,7 @@ fn is_undone(point: &str, what: &str, change: &str) {
 
 #[test]
 fn a_turned_bit_of_the_optimizer_reaches_no_checkpoint_either() {
-    is_undone("moments=flip@0,6", "optimizer moments", "optimizer.lr=1e-3");
+    is_undone("optimizer_state=flip@0,6", "optimizer state", "optimizer.lr=1e-3");
 }
 
 #[test]

@@ -36,12 +36,12 @@ fn an_average_follows_the_weights_and_is_what_is_evaluated() {
             let halves = expected.iter().zip(bias(&engine));
             expected = halves.map(|(average, value)| value - (value - average) * 0.5).collect();
         }
-        assert_eq!(engine.moments()[1].average, expected);
+        assert_eq!(engine.optimizer_state()[1].average, expected);
         let before = fingerprint(&engine);
         let of_average = val_loss(&mut engine, &plan, rank);
         assert_eq!(fingerprint(&engine), before, "an evaluation changed something");
-        for (param, moments) in engine.params().parameters().iter().zip(engine.moments()) {
-            let average = Tensor::new(moments.average.as_slice(), &candle_core::Device::Cpu);
+        for (param, state) in engine.params().parameters().iter().zip(engine.optimizer_state()) {
+            let average = Tensor::new(state.average.as_slice(), &candle_core::Device::Cpu);
             let average = average.unwrap().reshape(param.shape()).unwrap();
             param.var().unwrap().set(&average).unwrap();
         }
@@ -107,11 +107,12 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
         }
         // Running statistics are rank 0's until they are needed, and so are their averages.
         engine.compare_everything().unwrap();
-        let found = &engine.moments()[engine.params().parameters().len()].average;
+        let found = &engine.optimizer_state()[engine.params().parameters().len()].average;
         if rank.is_first() {
             assert_eq!(*found, expected);
-            let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-            let snapshot = Snapshot { plan: &plan, params, moments, state };
+            let (params, optimizer_state, state) =
+                (engine.params(), engine.optimizer_state(), engine.state());
+            let snapshot = Snapshot { plan: &plan, params, optimizer_state, state };
             checkpoint::save(folder.path(), &snapshot).unwrap();
         }
         val_loss(&mut engine, &plan, rank)
@@ -121,7 +122,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     let collective = || support::group(&plan).remove(0);
     let (model, params) = Models::default().instantiate(&plan.model, 1).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-    let restored = Some((restored.state, restored.moments));
+    let restored = Some((restored.state, restored.optimizer_state));
     let mut engine = Engine::new(
         Arc::new(plan.clone()),
         support::components(&plan, (model, params)),

@@ -48,15 +48,16 @@ fn check(make: impl Fn(u32) -> Plan) {
         step(&mut engine, &two, rank).unwrap();
         engine.compare_everything().unwrap();
         if rank.is_first() {
-            let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-            let snapshot = Snapshot { plan: &two, params, moments, state };
+            let (params, optimizer_state, state) =
+                (engine.params(), engine.optimizer_state(), engine.state());
+            let snapshot = Snapshot { plan: &two, params, optimizer_state, state };
             checkpoint::save(folder.path(), &snapshot).unwrap();
         }
     });
     let resumed = |collective| {
         let (model, params) = Models::default().instantiate(&one.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &one, &params).unwrap().unwrap();
-        let restored = Some((restored.state, restored.moments));
+        let restored = Some((restored.state, restored.optimizer_state));
         let components = support::components(&one, (model, params));
         Engine::new(Arc::new(one.clone()), components, collective, restored).unwrap()
     };

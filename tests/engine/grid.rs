@@ -1,5 +1,5 @@
-//! One hash of weights, moments, losses and gradient norms over everything that must not change it:
-//! world size, compute threads, loader threads, size of buckets, overlap.
+//! One hash of weights, optimizer state, losses and gradient norms over everything that must not
+//! change it: world size, compute threads, loader threads, size of buckets, overlap.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

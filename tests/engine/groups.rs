@@ -163,15 +163,17 @@ fn what_is_frozen_stays_without_state_until_it_is_trained() {
             let moved: Vec<bool> = before.iter().zip(&after).map(|(a, b)| a != b).collect();
             assert_eq!(moved, [false, done >= 3, done < 5, true], "step {}", done + 1);
             before = after;
-            for (index, moments) in engine.moments().iter().enumerate().take(plan.model.n_tensors) {
+            for (index, state) in
+                engine.optimizer_state().iter().enumerate().take(plan.model.n_tensors)
+            {
                 let is_trained = plan.optimizer.is_trained(index, done + 1);
-                assert_eq!(moments.first.is_empty(), !is_trained, "{index} after {}", done + 1);
+                assert_eq!(state.tensors.is_empty(), !is_trained, "{index} after {}", done + 1);
             }
         }
         // The average of what moves no more comes to rest at it.
         let names = engine.params().parameters().iter().map(ddprun::nn::Param::name);
         let first = names.clone().position(|name| name.starts_with("layer2")).unwrap();
-        let near = engine.moments()[first].average.iter().zip(&before[2][0]);
+        let near = engine.optimizer_state()[first].average.iter().zip(&before[2][0]);
         assert!(near.clone().all(|(average, value)| (average - value).abs() < 0.02));
         assert_eq!(engine.state().missed["layer1.0.conv1.weight"], 3);
         assert!(!engine.state().missed.contains_key("layer2.0.conv1.weight"));
@@ -204,8 +206,9 @@ fn a_resume_before_at_and_after_the_step_of_a_change_is_exact() {
 }
 
 fn save(engine: &Engine, plan: &Plan, folder: &Path) {
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-    checkpoint::save(folder, &Snapshot { plan, params, moments, state }).unwrap();
+    let (params, optimizer_state, state) =
+        (engine.params(), engine.optimizer_state(), engine.state());
+    checkpoint::save(folder, &Snapshot { plan, params, optimizer_state, state }).unwrap();
 }
 
 /// A run of 8 steps that is resumed after each of `stops` ends as one that is not.
@@ -226,7 +229,7 @@ fn check_resumes(plan: &Plan, stops: &[usize]) {
         save(&first, plan, folder.path());
         let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), plan, &params).unwrap().unwrap();
-        let restored = Some((restored.state, restored.moments));
+        let restored = Some((restored.state, restored.optimizer_state));
         let components = support::components(plan, (model, params));
         let collective = group(plan).remove(0);
         let engine = Engine::new(Arc::new(plan.clone()), components, collective, restored).unwrap();

@@ -117,11 +117,12 @@ fn a_resumed_run_has_the_slow_weights_of_the_undisturbed_one() {
     for _ in 0..3 {
         step(&mut first, &plan, Rank(0)).unwrap();
     }
-    let (params, moments, state) = (first.params(), first.moments(), first.state());
-    checkpoint::save(folder.path(), &Snapshot { plan: &plan, params, moments, state }).unwrap();
+    let (params, optimizer_state, state) = (first.params(), first.optimizer_state(), first.state());
+    checkpoint::save(folder.path(), &Snapshot { plan: &plan, params, optimizer_state, state })
+        .unwrap();
     let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-    let restored = Some((restored.state, restored.moments));
+    let restored = Some((restored.state, restored.optimizer_state));
     let components = support::components(&plan, (model, params));
     let collective = group(&plan).remove(0);
     let mut second = Engine::new(Arc::new(plan.clone()), components, collective, restored).unwrap();

@@ -27,8 +27,10 @@ mod texts;
 mod unused;
 mod world_sizes;
 
+use ddprun::config::kind::Choice;
 use ddprun::data::sampler::evaluation_chunks;
 use ddprun::engine::Split;
+use ddprun::optim::{AdamW, Optimizers};
 use ddprun::plan::{Plan, ScalerPlan};
 use ddprun::units::Bytes;
 
@@ -36,7 +38,8 @@ use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
 
-/// Weights, moments, losses and metrics after 8 steps and an evaluation, as text; all ranks agree.
+/// Weights, optimizer state, losses and metrics after 8 steps and an evaluation, as text; all ranks
+/// agree.
 fn train(plan: &Plan) -> String {
     let outcomes = on_ranks(plan, |collective| {
         let rank = collective.rank();
@@ -53,11 +56,18 @@ fn train(plan: &Plan) -> String {
         let metrics = engine
             .evaluate(Split::Val, &chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
             .unwrap();
-        engine.gather_moments(0..world.get()).unwrap();
+        engine.gather_optimizer_state(0..world.get()).unwrap();
         format!("{} {losses:?} {metrics:?}", fingerprint(&engine))
     });
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "ranks differ: {outcomes:#?}");
     outcomes[0].clone()
+}
+
+/// Every optimizer, and `AdamW` with all the state that it may have.
+fn optimizers() -> Vec<Choice> {
+    let mut all: Vec<Choice> = Optimizers::default().names().map(Choice::named).collect();
+    all.push(Choice::of(&AdamW { amsgrad: true, ..AdamW::default() }));
+    all
 }
 
 /// World sizes 1, 2 and 4, bucket sizes and overlap change no bit.

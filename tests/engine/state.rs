@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddprun::engine::{Engine, TrainState};
 use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::model::Models;
-use ddprun::optim::Moments;
+use ddprun::optim::ParameterState;
 use ddprun::plan::EmaPlan;
 
 use crate::IMAGE;
@@ -24,7 +24,7 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
                 let snapshot = Snapshot {
                     plan: &plan,
                     params: engine.params(),
-                    moments: engine.moments(),
+                    optimizer_state: engine.optimizer_state(),
                     state: engine.state(),
                 };
                 checkpoint::save(folder.path(), &snapshot).unwrap();
@@ -38,7 +38,7 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
         let rank = collective.rank();
         let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-        let state = Some((restored.state, restored.moments));
+        let state = Some((restored.state, restored.optimizer_state));
         let mut engine = Engine::new(
             Arc::new(plan.clone()),
             support::components(&plan, (model, params)),
@@ -58,7 +58,9 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
 
 /// What each of two ranks says that start from a state after step 4, which rank 1 has changed
 /// before.
-fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -> Vec<String> {
+fn start_otherwise(
+    change: impl Fn(&mut TrainState, &mut Vec<ParameterState>) + Sync,
+) -> Vec<String> {
     let plan = plan("mlp", &[10], 2);
     let saved = on_ranks(&plan, |collective| {
         let rank = collective.rank();
@@ -66,15 +68,15 @@ fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -
         (0..4).for_each(|_| {
             step(&mut engine, &plan, rank).unwrap();
         });
-        (engine.state().clone(), engine.moments().to_vec())
+        (engine.state().clone(), engine.optimizer_state().to_vec())
     });
     on_ranks(&plan, |collective| {
-        let (mut state, mut moments) = saved[0].clone();
+        let (mut state, mut optimizer_state) = saved[0].clone();
         if !collective.rank().is_first() {
-            change(&mut state, &mut moments);
+            change(&mut state, &mut optimizer_state);
         }
         let (model, params) = Models::default().instantiate(&plan.model, plan.seed).unwrap();
-        let restored = Some((state, moments));
+        let restored = Some((state, optimizer_state));
         match Engine::new(
             Arc::new(plan.clone()),
             support::components(&plan, (model, params)),
@@ -93,10 +95,10 @@ fn ranks_that_restored_different_states_are_told_apart_before_they_train() {
     assert_eq!(start_otherwise(|_, _| ()), all("starts after step 4"));
     let other_step = start_otherwise(|state, _| state.step = 2);
     assert_eq!(other_step, all("rank 1 starts after step 2, but rank 0 after step 4"));
-    let other_moment = start_otherwise(|_, moments| moments[1].first[3] += 1.0);
+    let other_momentum = start_otherwise(|_, of| of[1].tensors[0].values[3] += 1.0);
     assert!(
-        other_moment.iter().all(|error| error.contains("the restored optimizer moments of rank 1")),
-        "{other_moment:?}"
+        other_momentum.iter().all(|error| error.contains("the restored optimizer state of rank 1")),
+        "{other_momentum:?}"
     );
     let other_progress = start_otherwise(|state, _| state.updates -= 1);
     assert!(

@@ -103,8 +103,8 @@ fn check_averages(engine: &mut Engine, plan: &Plan, (key, golden): (&str, &Value
     let params = engine.params();
     let names = params.parameters().iter().map(|p| (p.name(), p.shape()));
     let names = names.chain(params.moving_buffers().map(|b| (b.name(), b.shape())));
-    for ((name, shape), moments) in names.zip(engine.moments()) {
-        let average = Tensor::from_slice(&moments.average, shape, &Device::Cpu).unwrap();
+    for ((name, shape), state) in names.zip(engine.optimizer_state()) {
+        let average = Tensor::from_slice(&state.average, shape, &Device::Cpu).unwrap();
         near_summary(&format!("{key} {name}"), &average, &golden["averaged"][name]);
     }
     let world = plan.world_size();
@@ -259,14 +259,16 @@ fn a_resumed_average_is_the_undisturbed_one_and_is_exported_when_it_is_complete(
     let resumed = || {
         let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-        let restored = Some((restored.state, restored.moments));
+        let restored = Some((restored.state, restored.optimizer_state));
         let components = support::components(&plan, (model, params));
         let collective = group(&plan).remove(0);
         Engine::new(Arc::new(plan.clone()), components, collective, restored).unwrap()
     };
     let save = |engine: &Engine| {
-        let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-        checkpoint::save(folder.path(), &Snapshot { plan: &plan, params, moments, state }).unwrap();
+        let (params, optimizer_state, state) =
+            (engine.params(), engine.optimizer_state(), engine.state());
+        checkpoint::save(folder.path(), &Snapshot { plan: &plan, params, optimizer_state, state })
+            .unwrap();
         checkpoint::averaged_model(&checkpoint::newest(folder.path()).unwrap()).unwrap()
     };
     let mut first = engine(&plan, group(&plan).remove(0));

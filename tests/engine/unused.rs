@@ -187,13 +187,14 @@ fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
     (0..4).for_each(|_| {
         step(&mut engine, &plan, Rank(0)).unwrap();
     });
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-    let snapshot = Snapshot { plan: &plan, params, moments, state };
+    let (params, optimizer_state, state) =
+        (engine.params(), engine.optimizer_state(), engine.state());
+    let snapshot = Snapshot { plan: &plan, params, optimizer_state, state };
     checkpoint::save(folder.path(), &snapshot).unwrap();
     let plan = late_plan(1, 1);
     let (model, params) = late_model(&plan);
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-    let restored = Some((restored.state, restored.moments));
+    let restored = Some((restored.state, restored.optimizer_state));
     let mut engine = Engine::new(
         Arc::new(plan.clone()),
         support::components(&plan, (model, params)),

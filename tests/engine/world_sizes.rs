@@ -4,16 +4,29 @@ use ddprun::config::kind::{Choice, Entry};
 use ddprun::model::layers::{
     BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Padding, Relu, SelfAttention, Tokens,
 };
-use ddprun::plan::{Flow, Plan, Precision};
+use ddprun::optim::{self, Optimizers};
+use ddprun::plan::{Flow, OptimizerPlan, Plan, Precision};
 use ddprun::units::{AccumulationSteps, BatchSize};
 
 use crate::sequences::{forecast_plan, policy_plan, seeing_policy_plan, speech_plan};
 use crate::support::{CLASSES, engine, on_ranks, plan, step};
-use crate::{IMAGE, SCALER, check_same_bits, train};
+use crate::{IMAGE, SCALER, check_same_bits, optimizers, train};
 
 #[test]
 fn an_mlp_with_dropout_has_the_same_bits_at_any_world_size() {
     check_same_bits("mlp", &[10], |_| ());
+}
+
+#[test]
+fn every_optimizer_has_the_same_bits_at_any_world_size() {
+    for optimizer in optimizers() {
+        println!("{optimizer:?}");
+        let rule = Optimizers::default().build(&optimizer).unwrap();
+        check_same_bits("mlp", &[10], |plan| {
+            let facts = optim::facts(rule.as_ref());
+            plan.optimizer = OptimizerPlan::new(optimizer.clone(), facts, 1e-2);
+        });
+    }
 }
 
 #[test]

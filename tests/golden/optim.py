@@ -78,6 +78,30 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
+class Adan(torch.optim.Optimizer):
+    """Algorithm 1 of Xie et al. 2022, "Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep Models", whose
+    betas are 1 minus these, with the bias corrections of its authors' implementation."""
+
+    def __init__(self, params, lr, betas=(0.98, 0.92, 0.99), eps=1e-8, weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2, beta3), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                g, state = p.grad, self.state[p]
+                if not state:
+                    state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p), n=torch.zeros_like(p), last=g)
+                state["t"] += 1
+                difference, state["last"] = g - state["last"], g
+                m = state["m"].lerp_(g, 1 - beta1) / (1 - beta1 ** state["t"])
+                v = state["v"].lerp_(difference, 1 - beta2) / (1 - beta2 ** state["t"])
+                n = state["n"].lerp_((g + beta2 * difference) ** 2, 1 - beta3) / (1 - beta3 ** state["t"])
+                p -= lr / (n.sqrt() + group["eps"]) * (m + beta2 * v)
+                p /= 1 + lr * group["weight_decay"]
+
+
 def rates(n, schedule, lr=0.1):
     """The learning rate of each of n steps."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
@@ -145,6 +169,8 @@ write({
     "adam_lr.01_wd.1_L2": steps(lambda p: adam(p, lr=0.01, weight_decay=0.1)),
     "adamw_lr.01_wd.1": steps(lambda p: adamw(p, lr=0.01, weight_decay=0.1)),
     "adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4": steps(lambda p: adamw(p, lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)),
+    "adam_lr.01_wd.1_amsgrad": steps(lambda p: adam(p, lr=0.01, betas=(0.5, 0.6), weight_decay=0.1, amsgrad=True)),
+    "adamw_lr.01_wd.1_amsgrad": steps(lambda p: adamw(p, lr=0.01, betas=(0.5, 0.6), weight_decay=0.1, amsgrad=True)),
     "rmsprop_lr.01": steps(lambda p: rmsprop(p, lr=0.01)),
     "rmsprop_lr.01_a.9_m.9_wd.01": steps(lambda p: rmsprop(p, lr=0.01, alpha=0.9, momentum=0.9, weight_decay=0.01)),
     "adagrad_lr.1": steps(lambda p: adagrad(p, lr=0.1)),
@@ -172,6 +198,8 @@ write({
     "adamw_groups": grouped(),
     "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),
     "lion_lr.01_b.95_.98_wd.1": steps(lambda p: Lion(p, lr=0.01, betas=(0.95, 0.98), weight_decay=0.1)),
+    "adan_lr.01": steps(lambda p: Adan(p, lr=0.01)),
+    "adan_lr.01_b.9_.8_.95_wd.1": steps(lambda p: Adan(p, lr=0.01, betas=(0.9, 0.8, 0.95), weight_decay=0.1)),
     "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),
     "onecycle_max.1_total20_pct.23_linear": rates(20, lambda o: schedulers.OneCycleLR(
         o, max_lr=0.1, total_steps=20, pct_start=0.23, anneal_strategy="linear", cycle_momentum=False, div_factor=5.0,

@@ -5,9 +5,10 @@ mod kernel;
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adafactor, Adagrad, Adam, AdamW, AdjustLr, Constant, CosineAnnealingLr, ExponentialLr,
-    Lamb, Lion, Moments, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates,
-    ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
+    self, Adafactor, Adagrad, Adam, AdamW, Adan, AdjustLr, Constant, CosineAnnealingLr,
+    ExponentialLr, Lamb, Lion, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, ParameterState,
+    Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update,
+    clip_coefficient,
 };
 use ddprun::plan::{AnnealStrategy, OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
@@ -44,14 +45,14 @@ fn check_rule<K: Kind + Optimizer>(name: &str, rule: K, lr: f64) {
     let case = Case::new(rule, lr);
     let golden = golden();
     let mut values: Vec<f32> = numbers(&golden["param0"]).iter().map(|&v| v as f32).collect();
-    let mut moments = Moments::new(&case.plan, values.len());
+    let mut state = ParameterState::zeros(&case.plan, 0, &[6]);
     for step in 0..5 {
         let gradient: Vec<f32> =
             numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
         let part = Part {
             values: &mut values,
             gradient: &gradient,
-            moments: &mut moments,
+            state: &mut state,
             index: 0,
             shape: &[6],
             count: Some(step as u64 + 1),
@@ -87,6 +88,15 @@ fn adam_and_adamw_move_as_pytorchs() {
 }
 
 #[test]
+fn amsgrad_divides_by_the_largest_second_moment_as_pytorchs() {
+    let (betas, amsgrad) = ([0.5, 0.6], true);
+    let adam = Adam { betas, amsgrad, weight_decay: 0.1, ..Adam::default() };
+    check_rule("adam_lr.01_wd.1_amsgrad", adam, 0.01);
+    let adamw = AdamW { betas, amsgrad, weight_decay: 0.1, ..AdamW::default() };
+    check_rule("adamw_lr.01_wd.1_amsgrad", adamw, 0.01);
+}
+
+#[test]
 fn rmsprop_moves_as_pytorchs() {
     let rule = RmsProp { alpha: 0.9, weight_decay: 0.01, ..RmsProp::default() };
     check_rule("rmsprop_lr.01", RmsProp::default(), 0.01);
@@ -118,6 +128,13 @@ fn lion_moves_as_its_paper_says() {
     check_rule("lion_lr.01_b.95_.98_wd.1", other, 0.01);
 }
 
+#[test]
+fn adan_moves_as_its_paper_says() {
+    check_rule("adan_lr.01", Adan::default(), 0.01);
+    let other = Adan { betas: [0.9, 0.8, 0.95], weight_decay: 0.1, ..Adan::default() };
+    check_rule("adan_lr.01_b.9_.8_.95_wd.1", other, 0.01);
+}
+
 /// Five updates of a tensor of 24 elements under `rule` give the recorded values.
 #[track_caller]
 fn check_tensor<K: Kind + Optimizer>(name: &str, rule: K, lr: f64, shape: &[usize]) {
@@ -127,11 +144,12 @@ fn check_tensor<K: Kind + Optimizer>(name: &str, rule: K, lr: f64, shape: &[usiz
     case.plan.group_of = vec![0];
     let golden = golden();
     let vector = |value: &Value| numbers(value).iter().map(|&v| v as f32).collect::<Vec<f32>>();
-    let (mut values, mut moments) = (vector(&golden["tensor0"]), Moments::of(&case.plan, 0, shape));
+    let mut values = vector(&golden["tensor0"]);
+    let mut state = ParameterState::zeros(&case.plan, 0, shape);
     for step in 0..5 {
-        let (values, moments) = (&mut values, &mut moments);
+        let (values, state) = (&mut values, &mut state);
         let (gradient, count) = (&vector(&golden["tensor_grads"][step]), Some(step as u64 + 1));
-        case.update().apply([Part { values, gradient, moments, index: 0, shape, count }]);
+        case.update().apply([Part { values, gradient, state, index: 0, shape, count }]);
         for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
             let error = (f64::from(*value) - expected).abs();
             assert!(error < 2e-6, "{name}, step {step}: {value} instead of {expected}");
@@ -195,16 +213,16 @@ fn groups_move_as_pytorchs_and_count_from_their_first_step() {
     let golden = golden();
     let vector = |value: &Value| numbers(value).iter().map(|&v| v as f32).collect::<Vec<f32>>();
     let mut all = ["param0", "param1"].map(|name| vector(&golden[name]));
-    let mut moments = [(); 2].map(|()| Moments::new(&case.plan, 6));
+    let mut states = [(); 2].map(|()| ParameterState::zeros(&case.plan, 0, &[6]));
     for step in 0..5 {
         let gradient = vector(&golden["grads"][step]);
-        let parts = all.iter_mut().zip(&mut moments).enumerate();
-        case.update().apply(parts.map(|(index, (values, moments))| {
+        let parts = all.iter_mut().zip(&mut states).enumerate();
+        case.update().apply(parts.map(|(index, (values, state))| {
             let starts = case.plan.groups[index].unfreezes_at;
             let is_trained = case.plan.is_trained(index, step as u64);
             let gradient = if is_trained { &gradient[..] } else { &[] };
             let count = is_trained.then(|| step as u64 - starts + 1);
-            Part { values, gradient, moments, index, shape: &[6], count }
+            Part { values, gradient, state, index, shape: &[6], count }
         }));
         for (values, expected) in all.iter().zip(golden["adamw_groups"][step].as_array().unwrap()) {
             for (value, expected) in values.iter().zip(numbers(expected)) {
@@ -263,14 +281,15 @@ fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
     let wave = |i: usize, step: usize| 1.0 + ((i * 7 + step * 13) as f32 * 0.37).sin();
     let used = |step: usize| step >= first && step % 17 != 16;
     let start: Vec<f32> = (0..N).map(|i| wave(i, 1000)).collect();
-    let (mut values, mut moments, mut count) = (start.clone(), Moments::new(&case.plan, N), 0);
+    let (mut values, mut count) = (start.clone(), 0);
+    let mut state = ParameterState::zeros(&case.plan, 0, &[N]);
     for step in 0..STEPS {
         let gradient: Vec<f32> = (0..N).map(|i| wave(i, step)).collect();
         count += u64::from(used(step));
         let part = Part {
             values: &mut values,
             gradient: &gradient,
-            moments: &mut moments,
+            state: &mut state,
             index: 0,
             shape: &[N, 1],
             count: used(step).then_some(count),
@@ -306,19 +325,20 @@ fn updates_are_those_of_f64_for_every_beta_and_from_the_first_use_on() {
 fn an_average_follows_the_weights_as_exactly_as_f32_can() {
     let case = Case::new(sgd(0.0, 0.0, false), 0.01);
     for decay in [0.0, 0.4, 0.999, 0.99999, 1.0] {
-        let (mut values, mut moments) = (vec![1f32], Moments::new(&case.plan, 1).averaged(1));
+        let mut values = vec![1f32];
+        let mut state = ParameterState::zeros(&case.plan, 0, &[1]).averaged(1);
         let mut expected = 0.0;
         for step in 0..2000 {
             let gradient = [(step as f32).sin()];
             // The weight is not used any more in the end; its average follows.
             let count = (step < 1500).then_some(step + 1);
-            let (values, moments) = (&mut values, &mut moments);
-            let part = Part { values, gradient: &gradient, moments, index: 0, shape: &[1], count };
+            let (values, state) = (&mut values, &mut state);
+            let part = Part { values, gradient: &gradient, state, index: 0, shape: &[1], count };
             case.update().averaging(decay).apply([part]);
             expected = decay * expected + (1.0 - decay) * f64::from(values[0]);
         }
-        let error = (f64::from(moments.average[0]) - expected).abs();
-        assert!(error < 2e-6, "{decay}: {} instead of {expected}", moments.average[0]);
+        let error = (f64::from(state.average[0]) - expected).abs();
+        assert!(error < 2e-6, "{decay}: {} instead of {expected}", state.average[0]);
     }
 }
 

@@ -121,8 +121,8 @@ fn twenty_steps_equal_the_original() {
         let plan = EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false };
         plan.decay_at(count)
     };
-    for (param, moments) in params.parameters().iter().zip(&mut steps.moments) {
-        moments.average = param.var().unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    for (param, state) in params.parameters().iter().zip(&mut steps.states) {
+        state.average = param.var().unwrap().flatten_all().unwrap().to_vec1().unwrap();
     }
     let losses = golden["adamw_lr1e-4_b.95_losses_20"].as_array().unwrap();
     assert_eq!(losses.len(), 20);
@@ -137,7 +137,7 @@ fn twenty_steps_equal_the_original() {
         steps.step(&params, &gradients);
     }
     let last = params.parameters().iter().position(|p| p.name() == "final_conv.1.weight").unwrap();
-    let average = &steps.moments[last].average;
+    let average = &steps.states[last].average;
     let average = Tensor::new(average.as_slice(), &Device::Cpu).unwrap();
     near_summary("average", &average, &golden["ema_final_conv.1.weight_after20"]);
 }

@@ -268,7 +268,7 @@ pub(crate) fn step(
     })
 }
 
-/// BLAKE3 of all parameters, buffers and moments.
+/// BLAKE3 of all parameters, buffers, optimizer state and averages.
 pub(crate) fn fingerprint(engine: &Engine) -> String {
     let mut hasher = blake3::Hasher::new();
     let vars = engine.params().parameters().iter().map(|param| param.var().unwrap().clone());
@@ -277,10 +277,11 @@ pub(crate) fn fingerprint(engine: &Engine) -> String {
         let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
         hasher.update(bytemuck::cast_slice(&values));
     }
-    for moments in engine.moments() {
-        hasher.update(bytemuck::cast_slice(&moments.first));
-        hasher.update(bytemuck::cast_slice(&moments.second));
-        hasher.update(bytemuck::cast_slice(&moments.average));
+    for state in engine.optimizer_state() {
+        for tensor in &state.tensors {
+            hasher.update(bytemuck::cast_slice(&tensor.values));
+        }
+        hasher.update(bytemuck::cast_slice(&state.average));
     }
     hasher.finalize().to_hex().to_string()
 }

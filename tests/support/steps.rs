@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use ddprun::config::kind::Kind;
 use ddprun::nn::{Params, change_values};
-use ddprun::optim::{self, Moments, Optimizer, Part, Preparation, Rates, Update, clip_coefficient};
+use ddprun::optim::{
+    self, Optimizer, ParameterState, Part, Preparation, Rates, Update, clip_coefficient,
+};
 use ddprun::plan::OptimizerPlan;
 
 /// Gradients by parameter index.
@@ -16,7 +18,7 @@ pub(crate) struct Steps {
     rule: Box<dyn Optimizer>,
     plan: OptimizerPlan,
     clip: f64,
-    pub(crate) moments: Vec<Moments>,
+    pub(crate) states: Vec<ParameterState>,
     count: u64,
     /// Share of the averages, where there are any, that stays at an update.
     pub(crate) keep: fn(u64) -> f64,
@@ -31,10 +33,10 @@ impl Steps {
         (weight_decay, clip): (f64, f64),
     ) -> Self {
         let plan = OptimizerPlan { weight_decay, no_decay_on_1d: true, ..optim::plan(&rule, lr) };
-        let new = |param: &ddprun::nn::Param| Moments::new(&plan, param.elem_count());
-        let moments = params.parameters().iter().map(new).collect();
+        let new = |param: &ddprun::nn::Param| ParameterState::zeros(&plan, 0, param.shape());
+        let states = params.parameters().iter().map(new).collect();
         let rule = Box::new(rule);
-        Self { rule, plan, clip, moments, count: 0, keep: |_| 1.0 }
+        Self { rule, plan, clip, states, count: 0, keep: |_| 1.0 }
     }
 
     /// One step; the gradients' length before clipping.
@@ -49,10 +51,10 @@ impl Steps {
             .averaging((self.keep)(self.count));
         for (&index, gradient) in gradients {
             let param = &params.parameters()[index];
-            let (moments, shape) = (&mut self.moments[index], param.shape());
+            let (state, shape) = (&mut self.states[index], param.shape());
             let count = Some(self.count);
             let apply = |values: &mut [f32]| {
-                update.apply([Part { values, gradient, moments, index, shape, count }]);
+                update.apply([Part { values, gradient, state, index, shape, count }]);
             };
             change_values(param.var().unwrap(), apply).unwrap();
         }

@@ -30,7 +30,7 @@ use crate::engine::reducer::progress::Progress;
 use crate::failpoint;
 use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
-use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
+use crate::optim::{ParameterState, Part, Update, shared_sum_of_squares, sum_of_squares};
 use crate::plan::OptimizerPlan;
 use store::{Full, State, Store, add, turn_bit};
 
@@ -128,7 +128,7 @@ impl Reducer for CpuReducer {
         _: &OptimizerPlan,
         trained: &[bool],
         _: &Params,
-        _: &[Moments],
+        _: &[ParameterState],
     ) -> candle_core::Result<()> {
         let mut state = self.store.state();
         state.progress.train_only(&self.store.layout, trained);
@@ -224,33 +224,28 @@ impl Reducer for CpuReducer {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
         counts: &[Option<u64>],
     ) -> candle_core::Result<()> {
         let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
         self.gradients(|gradients| {
             change_all(&vars, |values| {
                 let all =
-                    values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
+                    values.iter_mut().zip(gradients).zip(&mut *states).zip(params).zip(counts);
                 // Those of other ranks come from them.
                 let all = all.enumerate().filter(|(index, _)| self.sums.are_here(*index));
-                update.apply(all.map(
-                    |(index, ((((values, gradient), moments), param), &count))| Part {
-                        values,
-                        gradient,
-                        moments,
-                        index,
-                        shape: param.shape(),
-                        count,
-                    },
-                ));
+                update.apply(all.map(|(index, ((((values, gradient), state), param), &count))| {
+                    Part { values, gradient, state, index, shape: param.shape(), count }
+                }));
                 if failpoint::flips("weights") {
                     turn_bit(&mut values[0][0], 0);
                 }
             })
         })?;
-        if let Some(Moments { first, average, .. }) = moments.first_mut() {
-            turn_bit_of(first, "moments");
+        if let Some(ParameterState { tensors, average }) = states.first_mut() {
+            if let Some(tensor) = tensors.first_mut() {
+                turn_bit_of(&mut tensor.values, "optimizer_state");
+            }
             turn_bit_of(average, "averages");
         }
         Ok(())
@@ -260,9 +255,9 @@ impl Reducer for CpuReducer {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> Result<(), Error> {
-        self.share(update, params, moments)
+        self.share(update, params, states)
     }
 }
 

@@ -32,20 +32,20 @@ use crate::ops::GradientSink;
 use crate::ops::cuda::{
     Conditions, Found, Gpu, Ledger, Staging, StepNumbers, Updater, exchange, put,
 };
-use crate::optim::{Moments, Update};
+use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
 use carrier::{Carried, Carrier};
 use memory::Buckets;
 pub(crate) use store::Marks;
 use store::{State, Store};
-use updaters::{Kept, OptimizerState, on_device};
+use updaters::{DeviceState, OptimizerState, on_device};
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
     store: Arc<Store>,
     /// How gradients get to the other ranks, if not by NCCL.
     way: Option<String>,
-    moments: Vec<Kept>,
+    states: Vec<DeviceState>,
     gpu: Gpu,
     /// Where parameters have owners.
     ownership: Option<Arc<Ownership>>,
@@ -66,7 +66,7 @@ pub(crate) struct Held<'a> {
     pub(crate) plan: &'a OptimizerPlan,
     pub(crate) params: &'a Params,
     /// As the run begins or was restored; only of what this rank owns.
-    pub(crate) moments: &'a [Moments],
+    pub(crate) states: &'a [ParameterState],
     /// Who owns which parameter, where they have owners.
     pub(crate) ownership: Option<Arc<Ownership>>,
 }
@@ -76,7 +76,7 @@ impl GpuReducer {
     pub(crate) fn new(
         gpu: &Gpu,
         collective: &Arc<dyn Collective>,
-        Held { layout, overlap, plan, params, moments, ownership }: Held<'_>,
+        Held { layout, overlap, plan, params, states, ownership }: Held<'_>,
     ) -> std::result::Result<Self, Error> {
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let device = gpu.device();
@@ -86,13 +86,12 @@ impl GpuReducer {
         };
         let divided = ownership.as_deref().map(|ownership| (ownership, &divisions[..]));
         let buckets = Buckets::new(&device, &layout, divided, collective.rank()).map_err(failed)?;
-        let moments: Result<Vec<_>> =
-            moments.iter().map(|of| on_device(of, plan, &device)).collect();
-        let moments = moments.map_err(failed)?;
+        let states: Result<Vec<_>> =
+            states.iter().map(|state| on_device(state, plan, &device)).collect();
+        let states = states.map_err(failed)?;
         let trained: Vec<usize> =
             (0..params.parameters().len()).filter(|&index| plan.is_ever_trained(index)).collect();
-        let of =
-            OptimizerState { plan, params, moments: &moments, ownership: ownership.as_deref() };
+        let of = OptimizerState { plan, params, states: &states, ownership: ownership.as_deref() };
         let updater = of.updater(gpu, &layout, &buckets, &trained).map_err(failed)?;
         let follower = of.follower(gpu, &trained).map_err(failed)?;
         let mut reducer = None;
@@ -123,7 +122,7 @@ impl GpuReducer {
         let store = Arc::new(store);
         let gpu = gpu.clone();
         let on_cpu = plan.on_cpu;
-        Ok(Self { store, way, moments, gpu, ownership, updater, on_cpu, trained, follower })
+        Ok(Self { store, way, states, gpu, ownership, updater, on_cpu, trained, follower })
     }
 
     /// Sums the buckets that have not left, and waits for all.
@@ -184,23 +183,23 @@ impl Reducer for GpuReducer {
         plan: &OptimizerPlan,
         trained: &[bool],
         params: &Params,
-        moments: &[Moments],
+        states: &[ParameterState],
     ) -> Result<()> {
         let device = self.updater.device();
         let before: Vec<bool> =
             (0..trained.len()).map(|index| self.trained.contains(&index)).collect();
-        for (index, home) in moments.iter().enumerate().take(trained.len()) {
+        for (index, home) in states.iter().enumerate().take(trained.len()) {
             if trained[index] != before[index] {
-                self.moments[index] = on_device(home, plan, &device)?;
+                self.states[index] = on_device(home, plan, &device)?;
             }
         }
         let mut state = self.store.state();
         let layout = &self.store.layout;
         state.progress.train_only(layout, trained);
         self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
-        let moments = &self.moments[..];
+        let states = &self.states[..];
         let ownership = self.ownership.as_deref();
-        let of = OptimizerState { plan, params, moments, ownership };
+        let of = OptimizerState { plan, params, states, ownership };
         self.updater = of.updater(&self.gpu, layout, &state.buckets, &self.trained)?;
         self.follower = of.follower(&self.gpu, &self.trained)?;
         Ok(())
@@ -277,11 +276,11 @@ impl Reducer for GpuReducer {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
         counts: &[Option<u64>],
     ) -> Result<()> {
         if update.plan().on_cpu {
-            return self.update_on_cpu(update, params, moments, counts);
+            return self.update_on_cpu(update, params, states, counts);
         }
         // A launch for the parameters of each group and count: most often, one for all.
         let plan = update.plan();
@@ -301,10 +300,10 @@ impl Reducer for GpuReducer {
         Ok(())
     }
 
-    fn begin_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {
-        let vars = averaged_vars(params, self.moments.len())?;
-        for (var, [.., average]) in vars.into_iter().zip(&self.moments) {
-            if let Some(average) = average {
+    fn begin_averages(&mut self, params: &Params, _: &mut [ParameterState]) -> Result<()> {
+        let vars = averaged_vars(params, self.states.len())?;
+        for (var, state) in vars.into_iter().zip(&self.states) {
+            if let Some(average) = &state.average {
                 put(average, 0, var, false)?;
             }
         }
@@ -315,7 +314,7 @@ impl Reducer for GpuReducer {
         &mut self,
         update: &Update<'_>,
         _: &Params,
-        _: &mut [Moments],
+        _: &mut [ParameterState],
     ) -> Result<()> {
         // Where parameters have owners, averages follow when all are there.
         if self.ownership.is_some() { Ok(()) } else { self.follow(update) }
@@ -325,45 +324,46 @@ impl Reducer for GpuReducer {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        _: &mut [Moments],
+        _: &mut [ParameterState],
     ) -> std::result::Result<(), Error> {
         self.share(params)?;
         let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
         self.follow(update).map_err(failed)
     }
 
-    fn swap_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {
-        let vars = averaged_vars(params, self.moments.len())?;
-        for (var, [.., average]) in vars.into_iter().zip(&self.moments) {
-            if let Some(average) = average {
+    fn swap_averages(&mut self, params: &Params, _: &mut [ParameterState]) -> Result<()> {
+        let vars = averaged_vars(params, self.states.len())?;
+        for (var, state) in vars.into_iter().zip(&self.states) {
+            if let Some(average) = &state.average {
                 exchange(var, average)?;
             }
         }
         Ok(())
     }
 
-    fn take_over(&mut self, moments: &[Moments]) -> Result<()> {
-        for (home, here) in moments.iter().zip(&self.moments) {
-            let device = self.updater.device();
-            let given = [&home.first, &home.second, &home.average];
-            for (values, tensor) in given.into_iter().zip(here) {
-                if let Some(tensor) = tensor.as_ref()
-                    && !values.is_empty()
-                {
-                    put(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)?;
-                }
+    fn take_over(&mut self, states: &[ParameterState]) -> Result<()> {
+        let device = self.updater.device();
+        let give = |values: &[f32], tensor: &Tensor| {
+            put(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)
+        };
+        for (home, here) in states.iter().zip(&self.states) {
+            for (of, tensor) in home.tensors.iter().zip(&here.tensors) {
+                give(&of.values, tensor)?;
+            }
+            if let Some(average) = &here.average {
+                give(&home.average, average)?;
             }
         }
         Ok(())
     }
 
-    fn bring_home(&self, moments: &mut [Moments]) -> Result<()> {
-        for (home, here) in moments.iter_mut().zip(&self.moments) {
-            let taken = [&mut home.first, &mut home.second, &mut home.average];
-            for (values, tensor) in taken.into_iter().zip(here) {
-                if let Some(tensor) = tensor {
-                    *values = tensor.to_vec1()?;
-                }
+    fn bring_home(&self, states: &mut [ParameterState]) -> Result<()> {
+        for (home, here) in states.iter_mut().zip(&self.states) {
+            for (of, tensor) in home.tensors.iter_mut().zip(&here.tensors) {
+                of.values = tensor.to_vec1()?;
+            }
+            if let Some(average) = &here.average {
+                home.average = average.to_vec1()?;
             }
         }
         Ok(())

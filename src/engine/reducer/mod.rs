@@ -22,7 +22,7 @@ use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::{Conditions, Found};
-use crate::optim::{Moments, Update};
+use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
 
 /// Collects the gradients of one step after another, sums them over the ranks, and updates the
@@ -53,13 +53,13 @@ pub(crate) trait Reducer: Send {
     fn set_marks(&self, _marks: &Marks) {}
 
     /// Chooses the parameters that take part from the next step on: buckets of others are not
-    /// reduced, and there is no state of them in `moments`.
+    /// reduced, and there is no state of them in `states`.
     fn train_only(
         &mut self,
         plan: &OptimizerPlan,
         trained: &[bool],
         params: &Params,
-        moments: &[Moments],
+        states: &[ParameterState],
     ) -> candle_core::Result<()>;
 
     /// Opens a step.
@@ -121,7 +121,7 @@ pub(crate) trait Reducer: Send {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
         counts: &[Option<u64>],
     ) -> candle_core::Result<()>;
 
@@ -135,17 +135,17 @@ pub(crate) trait Reducer: Send {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> Result<(), Error>;
 
     /// Begins the averages at what they are of, as it is.
     fn begin_averages(
         &mut self,
         params: &Params,
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> candle_core::Result<()> {
-        for (var, moments) in averaged_vars(params, moments.len())?.into_iter().zip(moments) {
-            moments.average = var.flatten_all()?.to_vec1()?;
+        for (var, state) in averaged_vars(params, states.len())?.into_iter().zip(states) {
+            state.average = var.flatten_all()?.to_vec1()?;
         }
         Ok(())
     }
@@ -155,9 +155,9 @@ pub(crate) trait Reducer: Send {
         &mut self,
         update: &Update<'_>,
         params: &Params,
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> candle_core::Result<()> {
-        average_buffers(update, params, moments)
+        average_buffers(update, params, states)
     }
 
     /// Puts the averages in the place of what they are of, and that in theirs. Without averages
@@ -165,18 +165,18 @@ pub(crate) trait Reducer: Send {
     fn swap_averages(
         &mut self,
         params: &Params,
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> candle_core::Result<()> {
-        swap_averages(params, moments)
+        swap_averages(params, states)
     }
 
-    /// Takes the optimizer's state over from `moments`, if it is elsewhere.
-    fn take_over(&mut self, _moments: &[Moments]) -> candle_core::Result<()> {
+    /// Takes the optimizer's state over from `states`, if it is elsewhere.
+    fn take_over(&mut self, _states: &[ParameterState]) -> candle_core::Result<()> {
         Ok(())
     }
 
-    /// Copies the optimizer's state to `moments`, if it is elsewhere.
-    fn bring_home(&self, _moments: &mut [Moments]) -> candle_core::Result<()> {
+    /// Copies the optimizer's state to `states`, if it is elsewhere.
+    fn bring_home(&self, _states: &mut [ParameterState]) -> candle_core::Result<()> {
         Ok(())
     }
 }

@@ -9,8 +9,10 @@ fn whatever_is_not_given_is_pytorchs_default() {
         good(GOOD, &[&choose, "~optimizer.momentum"]).experiment.optimizer.options
     };
     let json = |name: &str| serde_json::to_string(&options(name)).unwrap();
-    assert_eq!(json("adam"), r#"{"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.0}"#);
-    assert_eq!(json("adamw"), r#"{"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.01}"#);
+    let adam = r#"{"amsgrad":false,"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.0}"#;
+    assert_eq!(json("adam"), adam);
+    let adamw = r#"{"amsgrad":false,"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.01}"#;
+    assert_eq!(json("adamw"), adamw);
     let sgd = r#"{"dampening":0.0,"momentum":0.0,"nesterov":false,"weight_decay":0.0}"#;
     assert_eq!(json("sgd"), sgd);
     let rmsprop = r#"{"alpha":0.99,"eps":1e-8,"momentum":0.0,"weight_decay":0.0}"#;

@@ -2,8 +2,8 @@
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adagrad, Adam, AdamW, Lion, Moments, NAdam, Optimizer, Part, Preparation, Rates, RmsProp,
-    Sgd, Update, sum_of_squares,
+    self, Adagrad, Adam, AdamW, Lion, NAdam, Optimizer, ParameterState, Part, Preparation, Rates,
+    RmsProp, Sgd, Update, sum_of_squares,
 };
 use ddprun::plan::OptimizerPlan;
 
@@ -11,13 +11,12 @@ use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Nothing, Out, Whole, W
 use crate::emulator::{STRIDING, emulator, rows};
 use crate::numbers::{agree, values};
 
-/// `Place` of optimizer.cu.
+/// `ParameterAddresses` of optimizer.cu.
 #[repr(C)]
 struct Place {
     values: *mut f32,
     gradient: *const f32,
-    first: *mut f32,
-    second: *mut f32,
+    state: [*mut f32; 3],
     average: *mut f32,
     n: u64,
     decays: u32,
@@ -85,12 +84,14 @@ fn rules() -> Vec<(Planned, Vec<u32>)> {
     let n = |decoupled_weight_decay| {
         plan(NAdam { betas, eps, decoupled_weight_decay, ..NAdam::default() })
     };
+    let amsgrad = plan(AdamW { betas, eps, amsgrad: true, ..AdamW::default() });
     vec![
         (plan(Sgd::default()), words(0, sgd(0.0, 1.0))),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
         (plan(Adam { betas, eps, ..Adam::default() }), words(3, adam(decay, 1.0))),
         (plan(AdamW { betas, eps, ..AdamW::default() }), words(3, adam(0.0, shrink))),
+        (amsgrad, words(10, adam(0.0, shrink))),
         (plan(Lion { betas, ..Lion::default() }), words(5, lion)),
         (rms(0.0), words(6, rmsprop(0.0))),
         (rms(0.8), words(7, rmsprop(0.8))),
@@ -109,49 +110,53 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
     for ((rule, plan), words) in rules() {
         let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();
         let gradients: Vec<Vec<f32>> = (3..6).map(|i| values(i, sizes[i as usize - 3].0)).collect();
-        let seconds = |i: u64| values(i, 700).iter().map(|v| v * v).collect::<Vec<f32>>();
-        // Means of squares are positive.
-        let is_mean =
-            ["square_avg", "sum"].contains(&plan.state.first().map_or("", |s| s.as_str()));
-        let first = |i: u64| if is_mean { seconds(i) } else { values(i, 700) };
-        let second = |i: u64| if is_mean { values(i, 700) } else { seconds(i) };
-        let moments: Vec<[Vec<f32>; 2]> = (6..9).map(|i| [first(i), second(i)]).collect();
 
         let mut expected = start.clone();
         // The first parameter alone has an average.
-        let mut states: Vec<Moments> = sizes.iter().map(|(n, _)| Moments::new(&plan, *n)).collect();
+        let state = |(i, (n, _)): (usize, &(usize, usize))| {
+            let mut state = ParameterState::zeros(&plan, 0, &[*n]);
+            for (tensor, seed) in state.tensors.iter_mut().zip((6 + 3 * i as u64)..) {
+                tensor.values = values(seed, *n);
+                // Means of squares are positive.
+                if tensor.name.contains("sq") || tensor.name == "sum" {
+                    tensor.values.iter_mut().for_each(|v| *v *= *v);
+                }
+            }
+            state
+        };
+        let mut states: Vec<ParameterState> = sizes.iter().enumerate().map(state).collect();
         states[0].average = values(9, sizes[0].0);
         let mut average = states[0].average.clone();
         let averages = [average.as_mut_ptr(), std::ptr::null_mut(), std::ptr::null_mut()];
-        for (state, [first, second]) in states.iter_mut().zip(&moments) {
-            let (a, b) = (state.first.len(), state.second.len());
-            state.first.copy_from_slice(&first[..a]);
-            state.second.copy_from_slice(&second[..b]);
-        }
+        let mut states_found = states.clone();
         let update = Update::new(rule.as_ref(), &plan, Rates { lr: LR, momentum: None });
         let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
-        update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {
+        update.apply(all.map(|(((values, gradient), state), (_, dimensions))| Part {
             values,
             gradient,
-            moments,
+            state,
             index: 0,
             shape: &[1; 2][..dimensions],
             count: Some(COUNT as u64),
         }));
 
-        let (mut found, mut states_found) = (start, moments);
-        let place =
-            |(i, (values, [first, second])): (usize, (&mut Vec<f32>, &mut [Vec<f32>; 2]))| Place {
+        let mut found = start;
+        let place = |(i, (values, of)): (usize, (&mut Vec<f32>, &mut ParameterState))| {
+            let mut state = [std::ptr::null_mut(); 3];
+            for (address, tensor) in state.iter_mut().zip(&mut of.tensors) {
+                *address = tensor.values.as_mut_ptr();
+            }
+            Place {
                 values: values.as_mut_ptr(),
                 gradient: gradients[i].as_ptr(),
-                first: first.as_mut_ptr(),
-                second: second.as_mut_ptr(),
+                state,
                 average: averages[i],
                 n: sizes[i].0 as u64,
                 decays: u32::from(sizes[i].1 > 1),
                 idle: u32::from(i == 2),
-            };
+            }
+        };
         let mut places: Vec<Place> =
             found.iter_mut().zip(&mut states_found).enumerate().map(place).collect();
         let mut parts = [[0u32, 0], [0, 1], [0, 2], [1, 0], [2, 0]];
@@ -179,9 +184,10 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             agree(&format!("{rule:?}, parameter {i}"), found, expected, 1e-6);
         }
-        for (state, [first, second]) in states.iter().zip(&states_found).take(2) {
-            agree("first moment", &first[..state.first.len()], &state.first, 1e-6);
-            agree("second moment", &second[..state.second.len()], &state.second, 1e-6);
+        for (expected, found) in states.iter().zip(&states_found).take(2) {
+            for (expected, found) in expected.tensors.iter().zip(&found.tensors) {
+                agree(&expected.name, &found.values, &expected.values, 1e-6);
+            }
         }
         agree("average", &average, &states[0].average, 1e-6);
         let squares: f64 = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
@@ -197,8 +203,7 @@ fn an_average_follows_a_parameter_that_no_pass_used() {
     let mut place = Place {
         values: found.as_mut_ptr(),
         gradient: gradient.as_ptr(),
-        first: std::ptr::null_mut(),
-        second: std::ptr::null_mut(),
+        state: [std::ptr::null_mut(); 3],
         average: average.as_mut_ptr(),
         n: 500,
         decays: 1,

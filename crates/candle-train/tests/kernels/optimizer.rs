@@ -7,11 +7,11 @@ use crate::numbers::values;
 const N: usize = 1003;
 const PER_BLOCK: usize = 256;
 
-/// A parameter of `N` values, its gradient, and its two moments.
+/// A parameter of `N` values, its gradient, Adam's state of it, and its average.
 struct Parameter {
     values: Vec<f32>,
     gradient: Vec<f32>,
-    moments: [Vec<f32>; 2],
+    state: [Vec<f32>; 2],
     average: Vec<f32>,
 }
 
@@ -21,21 +21,22 @@ impl Parameter {
         Self {
             values: values(1, N),
             gradient: values(2, N),
-            moments: [values(3, N), squares],
+            state: [values(3, N), squares],
             average: values(5, N),
         }
     }
 
     /// `ParameterAddresses` of optimizer.cu. The gradient begins `shift` values into `shifted`.
-    fn addresses(&mut self, shift: usize, shifted: &mut Vec<f32>) -> [u64; 7] {
+    fn addresses(&mut self, shift: usize, shifted: &mut Vec<f32>) -> [u64; 8] {
         *shifted = vec![0.0; shift];
         shifted.extend(&self.gradient);
-        let [first, second] = &mut self.moments;
+        let [exp_avg, exp_avg_sq] = &mut self.state;
         let gradient = shifted[shift..].as_mut_ptr() as u64;
-        let [values, first, second, average] =
-            [&mut self.values, first, second, &mut self.average].map(|v| v.as_mut_ptr() as u64);
-        // It decays, and is not idle.
-        [values, gradient, first, second, average, N as u64, 1]
+        let [values, exp_avg, exp_avg_sq, average] =
+            [&mut self.values, exp_avg, exp_avg_sq, &mut self.average]
+                .map(|v| v.as_mut_ptr() as u64);
+        // There is no third state tensor; it decays, and is not idle.
+        [values, gradient, exp_avg, exp_avg_sq, 0, average, N as u64, 1]
     }
 }
 
@@ -91,17 +92,17 @@ fn parameters_move_four_values_at_a_time_or_one() {
         let mut expected = Parameter::new();
         for i in 0..N {
             let g = (before.gradient[i] * 0.5 * 0.8).clamp(-0.3, 0.3);
-            let m = before.moments[0][i] + 0.1 * (g - before.moments[0][i]);
-            let v = 0.99 * before.moments[1][i] + 0.01 * g * g;
+            let m = before.state[0][i] + 0.1 * (g - before.state[0][i]);
+            let v = 0.99 * before.state[1][i] + 0.01 * g * g;
             let value = before.values[i] * 0.9 - 0.01 * (m / (v.sqrt() / 0.5 + 1e-8));
-            expected.moments[0][i] = m;
-            expected.moments[1][i] = v;
+            expected.state[0][i] = m;
+            expected.state[1][i] = v;
             expected.values[i] = value;
             expected.average[i] = before.average[i] + 0.25 * (value - before.average[i]);
         }
         agree("values", &parameter.values, &expected.values, 1e-6);
-        agree("first moment", &parameter.moments[0], &expected.moments[0], 1e-6);
-        agree("second moment", &parameter.moments[1], &expected.moments[1], 1e-6);
+        agree("exp_avg", &parameter.state[0], &expected.state[0], 1e-6);
+        agree("exp_avg_sq", &parameter.state[1], &expected.state[1], 1e-6);
         agree("average", &parameter.average, &expected.average, 1e-6);
     }
 }

@@ -319,7 +319,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             state: state.iter().map(|&name| name.to_owned()).collect(),
             matrices: (rule.name == "muon").then(|| crate::plan::Matrices {
                 only_hidden: true,
-                state: vec![("momentum_buffer".to_owned(), crate::plan::Extent::Whole)],
+                state: vec![crate::plan::StateTensor::whole("momentum_buffer")],
                 others_lr_factor: 0.1,
             }),
             weight_decay: option("weight_decay").unwrap_or(0.0),

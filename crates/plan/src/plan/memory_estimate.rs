@@ -25,7 +25,7 @@ pub struct Memory {
     /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place),
     /// and the sums over its earlier shards.
     pub gradients: Bytes,
-    /// Moments of the update rule, of the rank's largest part where they are divided, and the
+    /// State tensors of the optimizer, of the rank's largest part where they are divided, and the
     /// average of the weights.
     pub optimizer: Bytes,
     /// Running statistics.

@@ -76,7 +76,7 @@ pub use memory_estimate::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
 pub use mixup::MixupPlan;
 pub use model::ModelPlan;
-pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan};
+pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor};
 pub use ownership::owners;
 pub use param_groups::ParameterGroup;
 pub use pass_estimate::{PassEstimate, estimate as estimate_pass};

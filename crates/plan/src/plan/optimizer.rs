@@ -15,7 +15,7 @@ use train_numbers::units::GlobalBatchSize;
 pub struct OptimizerPlan {
     /// Which rule, with all its options.
     pub rule: Choice,
-    /// Names of what it keeps for each element of a parameter.
+    /// Names of its state tensors of a parameter, each of the parameter's shape.
     pub state: Vec<String>,
     /// What it does otherwise with matrices, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,46 @@ pub struct OptimizerPlan {
     pub group_of: Vec<usize>,
 }
 
-/// How much of a kind of state there is of a tensor.
+/// A tensor that an optimizer keeps of a parameter between steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(String, Extent)", into = "(String, Extent)")]
+pub struct StateTensor {
+    /// As in PyTorch's state dict: `exp_avg`.
+    pub name: String,
+    /// Which values of the parameter it has.
+    pub extent: Extent,
+}
+
+impl StateTensor {
+    /// A tensor with a value for each element of the parameter.
+    pub fn whole(name: impl Into<String>) -> Self {
+        Self { name: name.into(), extent: Extent::Whole }
+    }
+
+    /// Its shape for a parameter of this shape.
+    pub fn shape(&self, parameter: &[usize]) -> Vec<usize> {
+        self.extent.of(parameter)
+    }
+
+    /// Its elements for a parameter of this shape.
+    pub fn elem_count(&self, parameter: &[usize]) -> usize {
+        self.shape(parameter).iter().product()
+    }
+}
+
+impl From<(String, Extent)> for StateTensor {
+    fn from((name, extent): (String, Extent)) -> Self {
+        Self { name, extent }
+    }
+}
+
+impl From<StateTensor> for (String, Extent) {
+    fn from(StateTensor { name, extent }: StateTensor) -> Self {
+        (name, extent)
+    }
+}
+
+/// How much of a state tensor there is of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
@@ -76,8 +115,8 @@ pub struct Matrices {
     /// Whether only those of hidden layers count, with two dimensions, neither embeddings nor the
     /// head; else every tensor of two dimensions or more does.
     pub only_hidden: bool,
-    /// What is kept of them, two kinds at most.
-    pub state: Vec<(String, Extent)>,
+    /// The state tensors of each of them.
+    pub state: Vec<StateTensor>,
     /// Multiplies the learning rate of all else.
     pub others_lr_factor: f64,
 }
@@ -97,7 +136,7 @@ impl Matrices {
 /// What an update rule says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerFacts {
-    /// Names of what it keeps for each element of a parameter.
+    /// Names of its state tensors of a parameter, each of the parameter's shape.
     pub state: Vec<String>,
     /// What it does otherwise with matrices, if it does.
     #[serde(default)]
@@ -152,17 +191,17 @@ impl OptimizerPlan {
         lengths.filter(|&(index, _)| self.is_ever_trained(index)).map(|(_, n)| n).collect()
     }
 
-    /// What is kept of a parameter, in order.
-    pub fn state_of(&self, parameter: usize) -> Vec<(String, Extent)> {
+    /// The state tensors of the parameter with this place in registration order.
+    pub fn state_of(&self, parameter: usize) -> Vec<StateTensor> {
         match &self.matrices {
             Some(matrices) if self.group(parameter).is_some_and(|group| group.is_matrix) => {
                 matrices.state.clone()
             }
-            _ => self.state.iter().map(|name| (name.clone(), Extent::Whole)).collect(),
+            _ => self.state.iter().map(StateTensor::whole).collect(),
         }
     }
 
-    /// Elements of what is kept of all of `n` parameters.
+    /// Elements of the state tensors of all of `n` parameters.
     pub fn n_state(&self, n: usize) -> usize {
         if self.groups.is_empty() {
             return self.state.len() * n;
@@ -290,6 +329,15 @@ pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_tensor_is_written_as_its_name_and_extent() {
+        let tensor = StateTensor { name: "row_var".to_owned(), extent: Extent::Rows };
+        let written = serde_json::to_string(&tensor).unwrap();
+        assert_eq!(written, r#"["row_var","rows"]"#);
+        assert_eq!(serde_json::from_str::<StateTensor>(&written).unwrap(), tensor);
+        assert_eq!(tensor.shape(&[2, 3, 4]), [2, 3, 1]);
+    }
 
     const PLAN: EmaPlan = EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false };
 

@@ -161,8 +161,7 @@ impl Asking<'_> {
         let whole: usize = shape.iter().product();
         match &self.plan.matrices {
             Some(matrices) if is_matrix => {
-                let extents = matrices.state.iter().map(|(_, extent)| extent.of(shape));
-                extents.map(|shape| shape.iter().product::<usize>()).sum()
+                matrices.state.iter().map(|tensor| tensor.elem_count(shape)).sum()
             }
             _ => self.plan.state.len() * whole,
         }

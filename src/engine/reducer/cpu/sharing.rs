@@ -5,7 +5,7 @@ use super::{CpuReducer, Divided};
 use crate::engine::error::Error;
 use crate::engine::ownership::gather;
 use crate::nn::{Param, change_all};
-use crate::optim::{Moments, Part, Update};
+use crate::optim::{ParameterState, Part, Update};
 use crate::units::Rank;
 
 impl CpuReducer {
@@ -32,7 +32,7 @@ impl CpuReducer {
         &self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
     ) -> Result<(), Error> {
         let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
         let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
@@ -48,12 +48,12 @@ impl CpuReducer {
         change_all(&vars, |values| {
             let mut all: Vec<&mut [f32]> = values.iter_mut().map(Vec::as_mut_slice).collect();
             gathered = gather(self.sums.collective.as_ref(), &owners, &lengths, &mut all);
-            let all = all.into_iter().zip(moments).zip(params).enumerate();
+            let all = all.into_iter().zip(states).zip(params).enumerate();
             let others = all.filter(|(index, _)| gathered.is_ok() && !ownership.is_mine(*index));
-            update.apply(others.map(|(index, ((values, moments), param))| Part {
+            update.apply(others.map(|(index, ((values, state), param))| Part {
                 values,
                 gradient: &[],
-                moments,
+                state,
                 index,
                 shape: param.shape(),
                 count: None,

@@ -1,5 +1,5 @@
 //! The update of parameters on a GPU by a rule that has no kernel: their values and gradients are
-//! copied to the CPU, where the moments stay, and the new values back.
+//! copied to the CPU, where the optimizer's state stays, and the new values back.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::GpuReducer;
 use crate::nn::Param;
 use crate::ops::cuda::put;
-use crate::optim::{Moments, Part, Update};
+use crate::optim::{ParameterState, Part, Update};
 
 impl GpuReducer {
     /// Moves the parameters of this rank that have a count (`Part::count`), and then the averages
@@ -17,26 +17,26 @@ impl GpuReducer {
         &mut self,
         update: &Update<'_>,
         params: &[Param],
-        moments: &mut [Moments],
+        states: &mut [ParameterState],
         counts: &[Option<u64>],
     ) -> Result<()> {
         let moved: Vec<usize> =
             self.trained_here().filter(|&index| counts[index].is_some()).collect();
         for index in moved {
             let param = &params[index];
-            let moments = &mut moments[index];
+            let state = &mut states[index];
             let var = param.var()?;
             let mut values: Vec<f32> = var.flatten_all()?.to_vec1()?;
-            let average = std::mem::take(&mut moments.average);
+            let average = std::mem::take(&mut state.average);
             update.apply([Part {
                 values: &mut values,
                 gradient: &self.store.gradient(index)?,
-                moments,
+                state,
                 index,
                 shape: param.shape(),
                 count: counts[index],
             }]);
-            moments.average = average;
+            state.average = average;
             put(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
         }
         let follow = update.on_gpu(None, None);

@@ -7,28 +7,35 @@ use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::buckets::Layout;
 use crate::nn::{Param, Params};
 use crate::ops::cuda::{Gpu, Parameter, Updater};
-use crate::optim::Moments;
+use crate::optim::ParameterState;
 use crate::plan::OptimizerPlan;
 
-/// Two moments and the average of a parameter, where there are such.
-pub(super) type Kept = [Option<Tensor>; 3];
+/// The state of a parameter on a GPU.
+pub(super) struct DeviceState {
+    /// The optimizer's, in the order in which it names them; none if the CPU updates the parameter.
+    pub(super) tensors: Vec<Tensor>,
+    /// The average of the values, if there is one.
+    pub(super) average: Option<Tensor>,
+}
 
-/// What is kept of a parameter on the GPU: the average alone if the CPU updates it.
-pub(super) fn on_device(moments: &Moments, plan: &OptimizerPlan, device: &Device) -> Result<Kept> {
-    let tensor = |values: &[f32], is_here: bool| {
-        let some = (is_here && !values.is_empty())
-            .then(|| Tensor::from_slice(values, values.len(), device));
-        some.transpose()
-    };
-    let [first, second] = [&moments.first, &moments.second].map(|of| tensor(of, !plan.on_cpu));
-    Ok([first?, second?, tensor(&moments.average, true)?])
+/// Copies the state of a parameter to the GPU: the average alone if the CPU updates it.
+pub(super) fn on_device(
+    state: &ParameterState,
+    plan: &OptimizerPlan,
+    device: &Device,
+) -> Result<DeviceState> {
+    let tensor = |values: &[f32]| Tensor::from_slice(values, values.len(), device);
+    let is_here = !plan.on_cpu;
+    let tensors = state.tensors.iter().filter(|_| is_here).map(|of| tensor(&of.values));
+    let average = (!state.average.is_empty()).then(|| tensor(&state.average));
+    Ok(DeviceState { tensors: tensors.collect::<Result<_>>()?, average: average.transpose()? })
 }
 
 /// Parameters, what their optimizer keeps of them, and whose they are.
 pub(super) struct OptimizerState<'a> {
     pub(super) plan: &'a OptimizerPlan,
     pub(super) params: &'a Params,
-    pub(super) moments: &'a [Kept],
+    pub(super) states: &'a [DeviceState],
     pub(super) ownership: Option<&'a Ownership>,
 }
 
@@ -49,7 +56,8 @@ impl OptimizerState<'_> {
             parameters.push(Parameter {
                 values: param.var()?,
                 gradient: is_mine(self.ownership, index).then(gradient),
-                moments: self.moments[index].each_ref().map(Option::as_ref),
+                state: &self.states[index].tensors,
+                average: self.states[index].average.as_ref(),
                 decays: self.plan.group(index).is_some()
                     || !(self.plan.no_decay_on_1d && param.shape().len() <= 1),
             });
@@ -61,23 +69,22 @@ impl OptimizerState<'_> {
     /// are kept behind those of the parameters.
     pub(super) fn follower(&self, gpu: &Gpu, trained: &[usize]) -> Result<Option<Updater>> {
         let parameters = self.params.parameters();
-        let behind = self.moments.iter().skip(parameters.len());
+        let behind = self.states.iter().skip(parameters.len());
         let buffers = self.params.moving_buffers().zip(behind);
         let buffers = buffers.map(|(buffer, of)| (buffer.var(), of));
         let is_moved = |index: &usize| trained.contains(index) && is_mine(self.ownership, *index);
-        let others = parameters.iter().zip(self.moments).enumerate();
+        let others = parameters.iter().zip(self.states).enumerate();
         let others = others.filter(|(index, _)| !is_moved(index));
         let others = others.map(|(_, (param, of)): (_, (&Param, _))| (param.var(), of));
         let mut followed = Vec::new();
-        for (values, moments) in
-            others.filter(|(_, [.., average])| average.is_some()).chain(buffers)
-        {
+        for (values, state) in others.filter(|(_, of)| of.average.is_some()).chain(buffers) {
             let values = values?;
             followed.push(Parameter {
                 values,
                 // None is looked at; the values stand for it.
                 gradient: Some((values.as_tensor(), 0)),
-                moments: moments.each_ref().map(Option::as_ref),
+                state: &[],
+                average: state.average.as_ref(),
                 decays: false,
             });
         }

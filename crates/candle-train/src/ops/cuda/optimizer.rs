@@ -8,6 +8,8 @@ use super::ledger::Ledger;
 
 /// Elements of one parameter that a block of threads works on.
 const PER_BLOCK: usize = 1 << 13;
+/// Most state tensors of a rule that has a kernel: `MOST_STATE` of optimizer.cu.
+const MOST_STATE: usize = 3;
 
 /// What an update does, in numbers: `Rule` of optimizer.cu.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -71,6 +73,8 @@ impl Rule {
     pub const ADAGRAD: i32 = 8;
     /// `NAdam`.
     pub const NADAM: i32 = 9;
+    /// Adam and `AdamW` with the largest mean of squares so far.
+    pub const ADAM_AMSGRAD: i32 = 10;
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.
@@ -79,8 +83,10 @@ pub struct Parameter<'a> {
     pub values: &'a Tensor,
     /// What holds its gradient, and from which element on; `None` = another rank.
     pub gradient: Option<(&'a Tensor, usize)>,
-    /// Its two moments, where the rule has them, and the average of its values, if one is kept.
-    pub moments: [Option<&'a Tensor>; 3],
+    /// The rule's state tensors, in the order in which it names them.
+    pub state: &'a [Tensor],
+    /// The average of its values, if one is kept.
+    pub average: Option<&'a Tensor>,
     /// Whether weight decay applies to it.
     pub decays: bool,
 }
@@ -91,8 +97,7 @@ pub struct Parameter<'a> {
 pub(super) struct ParameterAddresses {
     values: u64,
     gradient: u64,
-    first: u64,
-    second: u64,
+    state: [u64; MOST_STATE],
     average: u64,
     n: u64,
     decays: u32,
@@ -214,17 +219,22 @@ impl Updater {
 }
 
 fn addresses_of(parameter: &Parameter<'_>) -> Result<ParameterAddresses> {
-    let Parameter { values, gradient, moments, decays } = parameter;
-    let address = |tensor: Option<&Tensor>| tensor.map_or(Ok(0), |t| of_tensor(t).map(|a| a.at));
+    let Parameter { values, gradient, state: tensors, average, decays } = parameter;
+    if tensors.len() > MOST_STATE {
+        bail!("{} state tensors, more than the {MOST_STATE} of the kernel", tensors.len());
+    }
+    let mut state = [0; MOST_STATE];
+    for (address, tensor) in state.iter_mut().zip(*tensors) {
+        *address = of_tensor(tensor)?.at;
+    }
     Ok(ParameterAddresses {
         values: of_tensor(values)?.at,
         gradient: match gradient {
             Some((held, start)) => of_tensor(held)?.at + 4 * *start as u64,
             None => 0,
         },
-        first: address(moments[0])?,
-        second: address(moments[1])?,
-        average: address(moments[2])?,
+        state,
+        average: average.map_or(Ok(0), |average| of_tensor(average).map(|a| a.at))?,
         n: values.elem_count() as u64,
         decays: u32::from(*decays),
         idle: 0,

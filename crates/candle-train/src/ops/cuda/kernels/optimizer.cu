@@ -1,11 +1,13 @@
 // Gradients in flat buckets: their squares, and the update of all parameters in one launch.
 
+// Most state tensors of a rule. As in ops/cuda/optimizer.rs.
+constexpr int MOST_STATE = 3;
+
 // Where a parameter and what belongs to it lie. As `ParameterAddresses` in ops/cuda/optimizer.rs.
 struct ParameterAddresses {
     float* values;
     const float* gradient;
-    float* first;
-    float* second;
+    float* state[MOST_STATE]; // in the order in which the rule names them; null where there is none
     float* average;
     u64 n;
     u32 decays;
@@ -22,7 +24,9 @@ struct Rule {
     float follow;
 };
 
-enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, AVERAGE_ONLY, LION, RMSPROP, RMSPROP_MOMENTUM, ADAGRAD, NADAM };
+enum {
+    SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, AVERAGE_ONLY, LION, RMSPROP, RMSPROP_MOMENTUM, ADAGRAD, NADAM, ADAM_AMSGRAD
+};
 
 // As PyTorch's `lerp`.
 __device__ inline float lerp_as_torch(float start, float end, float weight) {
@@ -30,40 +34,42 @@ __device__ inline float lerp_as_torch(float start, float end, float weight) {
 }
 
 // Where a value goes along the gradient `g`; its state moves on. `shrink` is what weight decay leaves of it.
-__device__ inline float moved(const Rule& rule, float value, float g, float shrink, float* first, float* second) {
+__device__ inline float moved(const Rule& rule, float value, float g, float shrink, float* state) {
     switch (rule.kind) {
     case SGD:
         return value - rule.lr * g;
     case SGD_MOMENTUM:
     case SGD_NESTEROV: {
-        float v = rule.momentum * *first + rule.damp * g;
-        *first = v;
+        float v = rule.momentum * state[0] + rule.damp * g;
+        state[0] = v;
         return value - rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
     }
-    case ADAM: {
-        float m = *first = lerp_as_torch(*first, g, rule.rest1);
-        float v = *second = rule.beta2 * *second + rule.rest2 * (g * g);
+    case ADAM:
+    case ADAM_AMSGRAD: {
+        float m = state[0] = lerp_as_torch(state[0], g, rule.rest1);
+        float v = state[1] = rule.beta2 * state[1] + rule.rest2 * (g * g);
+        if (rule.kind == ADAM_AMSGRAD) v = state[2] = v > state[2] ? v : state[2];
         return value * shrink - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
     }
     case LION: {
-        float direction = lerp_as_torch(*first, g, rule.rest1);
-        *first = lerp_as_torch(*first, g, rule.rest2);
+        float direction = lerp_as_torch(state[0], g, rule.rest1);
+        state[0] = lerp_as_torch(state[0], g, rule.rest2);
         return value * shrink - rule.lr * (direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f);
     }
     case RMSPROP:
     case RMSPROP_MOMENTUM: {
-        float mean = *first = rule.beta2 * *first + rule.rest2 * (g * g);
+        float mean = state[0] = rule.beta2 * state[0] + rule.rest2 * (g * g);
         float step = g / (sqrtf(mean) + rule.eps);
-        if (rule.kind == RMSPROP_MOMENTUM) step = *second = rule.momentum * *second + step;
+        if (rule.kind == RMSPROP_MOMENTUM) step = state[1] = rule.momentum * state[1] + step;
         return value - rule.lr * step;
     }
     case ADAGRAD: {
-        float sum = *first = (*first + rule.start) + g * g;
+        float sum = state[0] = (state[0] + rule.start) + g * g;
         return value - rule.lr * (g / (sqrtf(sum) + rule.eps));
     }
     case NADAM: {
-        float m = *first = lerp_as_torch(*first, g, rule.rest1);
-        float v = *second = rule.beta2 * *second + rule.rest2 * (g * g);
+        float m = state[0] = lerp_as_torch(state[0], g, rule.rest1);
+        float v = state[1] = rule.beta2 * state[1] + rule.rest2 * (g * g);
         float root = sqrtf(v) / rule.root_correction + rule.eps;
         return value * shrink - rule.lr * (g / root) - rule.step_size * (m / root);
     }
@@ -101,23 +107,28 @@ KERNEL decide(
 template <int N>
 __device__ inline void update_at(
     const Rule& rule, float penalty, float shrink, u64 i,
-    float* values, const float* gradient, float* first, float* second, float* average
+    float* values, const float* gradient, float* const* state, float* average
 ) {
-    Pack<float, N> value = pack<N>(values, i), g = pack<N>(gradient, i), m = {}, v = {}, mean = {};
-    if (first) m = pack<N>(first, i);
-    if (second) v = pack<N>(second, i);
+    Pack<float, N> value = pack<N>(values, i), g = pack<N>(gradient, i), kept[MOST_STATE] = {}, mean = {};
+    for (int s = 0; s < MOST_STATE; ++s) {
+        if (state[s]) kept[s] = pack<N>(state[s], i);
+    }
     if (average) mean = pack<N>(average, i);
     for (int k = 0; k < N; ++k) {
         float slope = g.at[k] * rule.mean * rule.clip;
         slope = slope < -rule.limit ? -rule.limit : slope;
         slope = slope > rule.limit ? rule.limit : slope;
         slope += penalty * value.at[k];
-        value.at[k] = moved(rule, value.at[k], slope, shrink, &m.at[k], &v.at[k]);
+        float own[MOST_STATE];
+        for (int s = 0; s < MOST_STATE; ++s) own[s] = kept[s].at[k];
+        value.at[k] = moved(rule, value.at[k], slope, shrink, own);
+        for (int s = 0; s < MOST_STATE; ++s) kept[s].at[k] = own[s];
         mean.at[k] = lerp_as_torch(mean.at[k], value.at[k], rule.follow);
     }
     unpack(value, values, i);
-    if (first) unpack(m, first, i);
-    if (second) unpack(v, second, i);
+    for (int s = 0; s < MOST_STATE; ++s) {
+        if (state[s]) unpack(kept[s], state[s], i);
+    }
     if (average) unpack(mean, average, i);
 }
 
@@ -137,15 +148,18 @@ KERNEL update(
     u64 begin = part.y * per_block, n = per_block < own.n - begin ? per_block : own.n - begin;
     float* values = &own.values[begin];
     const float* gradient = &own.gradient[begin];
-    float* first = own.first ? &own.first[begin] : nullptr;
-    float* second = own.second ? &own.second[begin] : nullptr;
     float* average = own.average ? &own.average[begin] : nullptr;
-    bool fits = fits_four(values) && fits_four(gradient) && fits_four(first) && fits_four(second) && fits_four(average);
+    bool fits = fits_four(values) && fits_four(gradient) && fits_four(average);
+    float* state[MOST_STATE];
+    for (int s = 0; s < MOST_STATE; ++s) {
+        state[s] = own.state[s] ? &own.state[s][begin] : nullptr;
+        fits = fits && fits_four(state[s]);
+    }
     u64 fours = fits ? n / 4 : 0;
     for (u64 i = threadIdx.x; i < fours; i += blockDim.x)
-        update_at<4>(rule, penalty, shrink, i, values, gradient, first, second, average);
+        update_at<4>(rule, penalty, shrink, i, values, gradient, state, average);
     for (u64 i = 4 * fours + threadIdx.x; i < n; i += blockDim.x)
-        update_at<1>(rule, penalty, shrink, i, values, gradient, first, second, average);
+        update_at<1>(rule, penalty, shrink, i, values, gradient, state, average);
 }
 
 // x becomes y, and y x.
