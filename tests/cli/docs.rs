@@ -55,6 +55,9 @@ mod custom_layer;
 #[path = "../../examples/custom_sink.rs"]
 mod custom_sink;
 #[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_tracker.rs"]
+mod custom_tracker;
+#[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_transform.rs"]
 mod custom_transform;
 
@@ -75,6 +78,7 @@ fn vocabulary() -> Vocabulary {
     custom_search::register(&mut own);
     own.add_layer::<custom_layer::GlobalResponseNorm>();
     own.sinks = custom_sink::kinds().sinks;
+    own.sinks.add::<custom_tracker::Tracker>();
     own.transforms = custom_transform::kinds().transforms;
     own.vocabulary()
 }

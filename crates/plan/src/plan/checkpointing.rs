@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::kind::{Entry, names_or_tables};
 use crate::config::values::Every;
 use crate::config::{Experiment, Loaded};
 use crate::plan::metrics::better;
@@ -60,7 +61,8 @@ pub struct LoggingPlan {
     /// How often a step is recorded.
     pub every: Cadence,
     /// What to write.
-    pub sinks: Vec<String>,
+    #[serde(serialize_with = "names_or_tables")]
+    pub sinks: Vec<Entry>,
 }
 
 impl From<Every> for Cadence {

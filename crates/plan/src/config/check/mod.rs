@@ -96,7 +96,6 @@ pub(crate) fn all(
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
-        .chain(names::sinks(loaded, vocabulary))
         .chain(conflicts::transforms(loaded, vocabulary))
         .chain(conflicts::monitors(loaded, vocabulary))
         .chain(split::all(loaded, vocabulary))

@@ -8,7 +8,6 @@ use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
-use crate::config::wording::not_one_of;
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
@@ -180,27 +179,11 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
     })
 }
 
-/// Sinks that are not registered.
-pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
-    let Some(family) = vocabulary.family(SINKS) else { return Vec::new() };
-    let unknown = |(index, name): (usize, &String)| {
-        if family.kind(name).is_some() {
-            return None;
-        }
-        let (what, help) = not_one_of(name, family.names());
-        let finding = Finding::new(format!("{SINKS}[{index}]"), what);
-        Some(match help {
-            Some(help) => finding.help(help),
-            None => finding,
-        })
-    };
-    loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
-}
-
-/// Sinks next to themselves.
+/// Sinks that are named twice: both would write the same files.
 pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
-    let mut pairs = loaded.experiment.logging.sinks.windows(2);
-    let is_twice = pairs.any(|pair| pair[0] == pair[1]);
+    let names: Vec<&str> =
+        loaded.experiment.logging.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let is_twice = (1..names.len()).any(|at| names[..at].contains(&names[at]));
     is_twice.then(|| Finding::new(SINKS, "names a sink twice")).into_iter().collect()
 }
 
