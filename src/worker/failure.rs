@@ -4,7 +4,6 @@ use std::any::Any;
 use std::path::PathBuf;
 
 use crate::launch::{Blame, LESS_MEMORY, exit_code as exit};
-use crate::plan::Expectation;
 use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
 
@@ -215,15 +214,6 @@ fn of_engine(error: &engine::Error) -> u8 {
     }
 }
 
-/// How `value` misses what is expected of `metric`; `None` if it does not.
-pub(crate) fn missed(metric: &str, value: Option<f64>, expected: &Expectation) -> Option<String> {
-    let Some(value) = value else { return Some(format!("`{metric}` was never measured")) };
-    let low = expected.at_least.filter(|least| value < *least);
-    let high = expected.at_most.filter(|most| value > *most);
-    let low = low.map(|least| format!("`{metric}` is {value:.4}, expected at least {least}"));
-    low.or_else(|| high.map(|most| format!("`{metric}` is {value:.4}, expected at most {most}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,14 +247,5 @@ mod tests {
             assert_eq!(error.exit_code(), exit::PEER, "{error}");
             assert_eq!(error.suspects(), [Rank(1)]);
         }
-    }
-
-    #[test]
-    fn an_expectation_is_missed_on_either_side_or_when_unmeasured() {
-        let expected = Expectation { at_least: Some(0.9), at_most: Some(1.0) };
-        assert_eq!(missed("val/accuracy", Some(0.95), &expected), None);
-        assert!(missed("val/accuracy", Some(0.8), &expected).unwrap().contains("at least 0.9"));
-        assert!(missed("val/accuracy", Some(1.1), &expected).unwrap().contains("at most 1"));
-        assert!(missed("val/accuracy", None, &expected).unwrap().contains("never measured"));
     }
 }
