@@ -6,6 +6,9 @@
 //! ```
 //!
 //! The second command is refused: `did you mean markdown?`
+//!
+//! The file is complete up to each checkpoint. A sink that is slow or may be away, such as a tracker
+//! behind a network, is shown in `custom_tracker.rs`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,18 +23,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `evaluations.md`: a table in Markdown, a row for each evaluation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Markdown {}
+pub(crate) struct Markdown {
+    /// digits behind the decimal point.
+    #[schemars(range(max = 17))]
+    pub(crate) decimals: u8,
+}
+
+impl Default for Markdown {
+    fn default() -> Self {
+        Self { decimals: 4 }
+    }
+}
 
 impl Kind for Markdown {
     const NAME: &'static str = "markdown";
 }
 
 impl Sink for Markdown {
-    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        let path = start.logs.join("evaluations.md");
-        let table = Table::open(&path, start).map_err(|reason| failed(&path, reason))?;
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        let path = start.run.logs.join("evaluations.md");
+        let table = Table::open(&path, usize::from(self.decimals), start);
+        let table = table.map_err(|reason| failed(&path, reason))?;
         Ok(Box::new(table))
     }
 }
@@ -41,15 +55,16 @@ struct Table {
     path: PathBuf,
     file: File,
     columns: Vec<String>,
+    decimals: usize,
 }
 
 impl Table {
     /// What is said after the step from which a run is resumed is said again: its rows are left
     /// out.
-    fn open(path: &Path, start: &SinkStart<'_>) -> io::Result<Self> {
+    fn open(path: &Path, decimals: usize, start: &SinkStart) -> io::Result<Self> {
         let old = std::fs::read_to_string(path).unwrap_or_default();
-        let mut table =
-            Self { path: path.to_owned(), file: File::create(path)?, columns: Vec::new() };
+        let (path, file) = (path.to_owned(), File::create(path)?);
+        let mut table = Self { path, file, columns: Vec::new(), decimals };
         table.columns.push("val/loss".to_owned());
         table.columns.extend(start.metrics.iter().map(|name| format!("val/{name}")));
         let head = table.columns.iter().map(|column| format!(" {column} |"));
@@ -67,7 +82,7 @@ impl OpenSink for Table {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
         let Event::Evaluated(evaluated) = &stamped.event else { return Ok(()) };
         let cell = |column: &String| match evaluated.metrics.get(column) {
-            Some(value) => format!(" {value:.4} |"),
+            Some(value) => format!(" {value:.*} |", self.decimals),
             None => " |".to_owned(),
         };
         let cells = self.columns.iter().map(cell).collect::<String>();

@@ -54,7 +54,7 @@ use crate::plan::{
     Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
     SchedulerFacts, Span, TransformFacts, Unfit,
 };
-use crate::record::{Sink, Sinks};
+use crate::record::{NamedSink, Sinks};
 use crate::registry::{Member, Unbuildable};
 use crate::sweep::{Methods, Pruners};
 use crate::user_error::{ExitCode, UserError};
@@ -180,9 +180,12 @@ impl Kinds {
 
 impl Kinds {
     /// What a run of `plan` writes about itself.
-    pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<Box<dyn Sink>>, Error> {
-        let names = plan.logging.sinks.iter();
-        names.map(|name| Ok(self.sinks.build(&Choice::named(name))?)).collect()
+    pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<NamedSink>, Error> {
+        let build = |chosen: &Entry| {
+            let sink = self.sinks.build(&chosen.choice())?;
+            Ok(NamedSink { name: chosen.name.clone(), sink })
+        };
+        plan.logging.sinks.iter().map(build).collect()
     }
 }
 

@@ -14,6 +14,8 @@ mod backend;
 mod data;
 #[path = "registered/images.rs"]
 mod images;
+#[path = "registered/sinks.rs"]
+mod sinks;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_backend.rs"]
@@ -41,6 +43,10 @@ mod custom_search;
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_sink.rs"]
 mod custom_sink;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_tracker.rs"]
+mod custom_tracker;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_transform.rs"]

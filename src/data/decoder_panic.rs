@@ -9,7 +9,7 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, S
 }
 
 /// What a caught panic said.
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())

@@ -55,6 +55,7 @@ pub(crate) mod fuzz_readers;
 
 pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
+pub(crate) use decoder_panic::panic_message;
 pub use environment::Environment;
 pub use error::{Error, SampleError};
 pub(crate) use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};

@@ -5,27 +5,8 @@
 //! no state of the optimizer, and their buckets are not reduced. All ranks enter a phase at the
 //! same step: it follows from the plan.
 
-use std::collections::BTreeMap;
-
-use crate::engine::reducer::buckets::Layout;
 use crate::engine::{Engine, Error};
-use crate::nn::{Param, Params};
 use crate::optim::ParameterState;
-use crate::plan::Plan;
-
-/// Buckets in reverse registration order, the order in which backward finishes parameters: those of
-/// each phase apart.
-pub(super) fn layout(plan: &Plan, params: &Params) -> Layout {
-    let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
-    let mut orders: BTreeMap<(u64, Option<u64>), Vec<usize>> = BTreeMap::new();
-    for index in (0..sizes.len()).rev().filter(|&index| plan.optimizer.is_ever_trained(index)) {
-        let times = |group: &crate::plan::ParameterGroup| (group.unfreezes_at, group.freezes_at);
-        let times = plan.optimizer.group(index).map_or((0, None), times);
-        orders.entry(times).or_default().push(index);
-    }
-    let orders: Vec<Vec<usize>> = orders.into_values().collect();
-    Layout::new(&sizes, &orders, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
-}
 
 impl Engine {
     /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state

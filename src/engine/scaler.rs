@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::{Engine, Error};
 use crate::plan::ScalerPlan;
+
+/// Loss scale below which fp16 is given up.
+const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 
 /// State of the scaler: equal on all ranks, because it moves on reduced gradients only.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +38,19 @@ impl Scaler {
             self.scale = if (grown as f32).is_finite() { grown } else { self.scale };
             self.good_steps = 0;
         }
+    }
+}
+
+impl Engine {
+    /// Moves the loss scale, if there is one, after a step whose gradients were `finite` or not.
+    pub(super) fn move_loss_scale(&mut self, step: u64, finite: bool) -> Result<(), Error> {
+        if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
+            scaler.update(plan, finite);
+            if scaler.scale < SCALE_FLOOR {
+                return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::engine::reducer::{CpuReducer, Reducer};
 use crate::engine::reducer::{GpuReducer, Held};
 use crate::engine::straggler::Stragglers;
 use crate::engine::sync_batchnorm::JointPasses;
-use crate::engine::{Components, Engine, TrainState, freezing, vote};
+use crate::engine::{Components, Engine, TrainState, vote};
 use crate::event::TimeShares;
 use crate::nn::{Params, change_values};
 use crate::optim::ParameterState;
@@ -45,7 +45,7 @@ impl Engine {
         same_start(collective.as_ref(), &params, start)?;
         let (state, mut optimizer_state) = restored
             .unwrap_or_else(|| (TrainState::new(&plan), ParameterState::of_all(&plan, &params, 0)));
-        let layout = freezing::layout(&plan, &params);
+        let layout = Layout::of(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
         let ownership = Ownership::new(&plan, &params, collective.rank(), collective.world_size());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::early_stopping::EarlyStopping;
 use crate::engine::scaler::Scaler;
 use crate::event::{Best, TIE_BREAKER, nulls_are_nan};
 use crate::optim::{Plateau, Scheduler};
@@ -98,17 +99,6 @@ impl EpochSums {
     }
 }
 
-/// Progress of early stopping.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EarlyStopping {
-    /// The metric that is watched; `None` before it was first measured.
-    pub metric: Option<String>,
-    /// Best value so far.
-    pub best: Option<f64>,
-    /// Evaluations since.
-    pub bad: u64,
-}
-
 impl TrainState {
     /// The state of a new run.
     pub fn new(plan: &Plan) -> Self {
@@ -176,12 +166,6 @@ impl TrainState {
         self.swa.is_none_or(|swa| swa.is_complete)
     }
 
-    /// Whether early stopping has lost its patience: after so many evaluations without improvement,
-    /// as Lightning and transformers count them.
-    pub fn is_stuck(&self, plan: &Plan) -> bool {
-        plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad >= early.patience)
-    }
-
     /// Wall-clock time of all starts so far; zero where it is not limited.
     pub fn time_spent(&self) -> Duration {
         // What was saved was positive; a file may say anything.
@@ -207,20 +191,6 @@ impl TrainState {
             self.best = Some(Best { metric: plan.monitor.clone(), value, loss, step: self.step });
         }
         is_best
-    }
-}
-
-impl EarlyStopping {
-    fn observe(&mut self, plan: &EarlyStoppingPlan, metrics: &BTreeMap<String, f64>) {
-        let Some(&value) = metrics.get(&plan.monitor) else { return };
-        let margin = if plan.mode == Mode::Min { plan.min_delta } else { -plan.min_delta };
-        self.metric = Some(plan.monitor.clone());
-        let is_best = self.best.is_none_or(|best| is_better(plan.mode, value + margin, best));
-        if value.is_finite() && is_best {
-            (self.best, self.bad) = (Some(value), 0);
-        } else {
-            self.bad += 1;
-        }
     }
 }
 
@@ -290,29 +260,5 @@ mod tests {
             state.best.as_ref().map(|best| best.step)
         });
         assert_eq!(best, [1, 2, 2, 2, 2].map(Some));
-    }
-
-    #[test]
-    fn early_stopping_counts_evaluations_without_enough_improvement() {
-        let plan = EarlyStoppingPlan {
-            monitor: "val/loss".into(),
-            mode: Mode::Min,
-            patience: 1,
-            min_delta: 0.1,
-        };
-        let mut progress = EarlyStopping::default();
-        let bad: Vec<u64> = [1.0, 0.95, 0.8, 0.75, 0.9]
-            .map(|loss| {
-                progress.observe(&plan, &BTreeMap::from([("val/loss".to_owned(), loss)]));
-                progress.bad
-            })
-            .into();
-        assert_eq!(bad, [0, 1, 0, 1, 2]);
-        let mut progress = EarlyStopping::default();
-        let bad = [f64::INFINITY, 2.0, 1.0].map(|loss| {
-            progress.observe(&plan, &BTreeMap::from([("val/loss".to_owned(), loss)]));
-            progress.bad
-        });
-        assert_eq!(bad, [1, 0, 0]);
     }
 }

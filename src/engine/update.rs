@@ -1,25 +1,19 @@
 //! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale,
 //! check, clip, update.
 
-use rayon::prelude::*;
-
 use crate::engine::step::{Reduced, Step};
 use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::nn::Param;
-use crate::optim::{GradientNorm, Optimizer, Preparation, Rates, Update, clip_coefficient};
+use crate::optim::{GradientNorm, Optimizer, Preparation, Rates, Update};
 use crate::plan::{OnNonFinite, Plan};
-use crate::rng::{Key, Purpose, name_hash};
 use crate::units::Rank;
-
-/// Loss scale below which fp16 is given up.
-const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 
 /// The mean gradient over all samples of a step.
 pub(super) struct MeanGradient {
     /// What turns the reduced gradients into means.
-    factor: f32,
+    pub(super) factor: f32,
     /// Before clipping.
     pub(super) norm: GradientNorm,
 }
@@ -72,12 +66,7 @@ impl Engine {
         gradient: &MeanGradient,
     ) -> Result<bool, Error> {
         let finite = totals.loss.is_finite() && gradient.norm.is_finite();
-        if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
-            scaler.update(plan, gradient.norm.is_finite());
-            if scaler.scale < SCALE_FLOOR {
-                return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
-            }
-        }
+        self.move_loss_scale(step, gradient.norm.is_finite())?;
         let scaler_handles = self.state.scaler.is_some() && totals.loss.is_finite();
         if finite || scaler_handles || self.plan.on_non_finite == OnNonFinite::Skip {
             return Ok(finite);
@@ -96,15 +85,6 @@ impl Engine {
             format!("; the first parameter with such a gradient is `{name}`")
         });
         rank.unwrap_or_default() + &name.unwrap_or_default()
-    }
-
-    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm
-    /// of all, by value.
-    pub(super) fn clip(&self, gradient: &MeanGradient) -> Preparation {
-        let plan = &self.plan.clip;
-        let clip = plan.norm.map_or(1.0, |limit| clip_coefficient(gradient.norm.norm(), limit));
-        let limit = plan.value.map_or(f32::INFINITY, |limit| limit as f32);
-        Preparation { mean: gradient.factor, clip: clip as f32, limit }
     }
 
     /// Prepares gradients and moves every parameter that was used, and all averages, in one pass
@@ -134,22 +114,6 @@ impl Engine {
             |time| &mut time.communication,
             |engine| engine.share_updates(step.number, step.rates),
         )
-    }
-
-    /// Prepares the gradients and adds the noise of `train.gradient_noise`, if there is any;
-    /// returns the preparation that the update still has to do.
-    fn add_noise(&self, preparation: Preparation) -> candle_core::Result<Preparation> {
-        let Some(first) = self.plan.clip.noise else { return Ok(preparation) };
-        let deviation = (first / (1.0 + self.state.step as f64).powf(0.55)).sqrt();
-        self.reducer.change_gradients(&mut |index, gradient| {
-            let name = name_hash(self.params.parameters()[index].name());
-            let key = Key::new(self.plan.seed, Purpose::GradientNoise, self.state.step, name);
-            gradient.par_iter_mut().enumerate().for_each(|(element, value)| {
-                let noise = deviation * key.normal(2 * element as u64);
-                *value = preparation.of(*value) + noise as f32;
-            });
-        })?;
-        Ok(Preparation::default())
     }
 
     pub(super) fn optimizer_step(

@@ -2,6 +2,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use crate::config::kind::Entry;
 use crate::config::values::{Auto, Every};
 use crate::config::{
     Loaded, Problems, Source, Vocabulary, changed_keys, load, load_in, load_text, refuse_unsafe,
@@ -130,7 +131,11 @@ fn each_layer_wins_over_the_weaker_ones() {
     assert_eq!(train.batch_size, Auto::Given(3));
     assert_eq!((train.clip_grad_norm, train.clip_grad_value), (Some(1.0), Some(4.0)));
     assert_eq!(loaded.experiment.optimizer.name, "adam");
-    assert_eq!(loaded.experiment.logging.sinks, ["jsonl"], "lists are replaced whole");
+    assert_eq!(
+        loaded.experiment.logging.sinks,
+        [Entry::named("jsonl")],
+        "lists are replaced whole"
+    );
 
     let file = |key: &str| match &loaded.sources[key] {
         Source::File(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
@@ -165,7 +170,7 @@ fn overrides_set_and_remove() {
     );
     let experiment = &loaded.experiment;
     assert_eq!((experiment.train.epochs, experiment.train.steps), (None, Some(10)));
-    assert_eq!(experiment.logging.sinks, ["csv"]);
+    assert_eq!(experiment.logging.sinks, [Entry::named("csv")]);
     assert_eq!(experiment.optimizer.options["momentum"], 0.0);
     assert_eq!(loaded.sources["train.steps"], Source::CommandLine("train.steps=10".to_owned()));
 }

@@ -21,7 +21,8 @@
 //! use ddprun::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
 //!
 //! let logs = tempfile::tempdir().unwrap();
-//! let start = SinkStart { logs: logs.path(), resumed_from: 0, unfinished: None, total_steps: 10, metrics: &[] };
+//! let mut start = SinkStart { total_steps: 10, ..SinkStart::default() };
+//! start.run.logs = logs.path().to_owned();
 //! let mut sink = Jsonl::default().open(&start).unwrap();
 //! let event = Event::Warned { message: "the disk is slow".to_owned() };
 //! let time = "2026-11-23T12:00:00Z".parse().unwrap();
@@ -49,6 +50,8 @@ mod test_file;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 
@@ -62,8 +65,8 @@ pub use run_json::{DATA, DESCRIPTION, RESOLVED, SPLIT, newest_of, newest_start, 
 pub(crate) use run_json::{DESCRIPTION_FORMAT, is_run};
 pub(crate) use run_time::RunTime;
 pub use sink::{
-    Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
-    Stamped, Tensorboard, read_events,
+    Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, NamedSink, OpenSink, Sink, SinkFamily,
+    SinkStart, Sinks, Stamped, Tensorboard, read_events,
 };
 pub(crate) use sink::{Milestones, read_milestones, read_rank_stats};
 pub(crate) use stderr::{canvas, takes_words};
@@ -74,11 +77,12 @@ pub use terminal::Screen;
 pub(crate) use terminal::{screen, to_stderr};
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 
-use crate::event::{EpochDone, Event, Finished, History, Unfinished};
+use crate::event::{EpochDone, Event, Finished, History};
 use crate::files::{self, Lines};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
+use sink::{QueuedSink, TIME_AT_THE_END};
 pub(crate) use summary::summary;
 use terminal::Terminal;
 
@@ -153,21 +157,13 @@ impl Error {
 /// What a [`Recorder`] needs to know.
 #[derive(Debug)]
 pub struct Settings {
-    /// Folders of the run; they exist.
-    pub run: RunFolders,
+    /// The part of the run that begins; its folders exist.
+    pub start: SinkStart,
     /// What to write beside the history.
-    pub sinks: Vec<Box<dyn Sink>>,
+    pub sinks: Vec<NamedSink>,
     /// How to write to the terminal.
     pub screen: Screen,
-    /// Step that the run continues from; 0 at a fresh start.
-    pub resumed_from: u64,
-    /// What is left to do of that step.
-    pub unfinished: Option<Unfinished>,
-    /// Last step of the run.
-    pub total_steps: u64,
     pub steps_per_epoch: u64,
-    /// Names of what evaluations measure beside the loss.
-    pub metrics: Vec<String>,
 }
 
 /// Writes down what a run says.
@@ -178,22 +174,67 @@ pub struct Recorder {
     log: RankLog,
     epochs: Lines,
     history: history_file::HistoryWriter,
-    sinks: Vec<Box<dyn OpenSink>>,
+    sinks: Vec<RunningSink>,
+}
+
+/// A sink of this part of the run.
+enum RunningSink {
+    Lossless(Box<dyn OpenSink>),
+    BestEffort(QueuedSink),
+}
+
+impl RunningSink {
+    fn start(named: NamedSink, start: &SinkStart) -> Result<Self, Error> {
+        Ok(match named.sink.delivery() {
+            Delivery::Lossless => Self::Lossless(named.sink.open(start)?),
+            Delivery::BestEffort => Self::BestEffort(QueuedSink::start(named, start.clone())?),
+        })
+    }
+
+    fn lossless(&self) -> Option<&dyn OpenSink> {
+        match self {
+            Self::Lossless(sink) => Some(sink.as_ref()),
+            Self::BestEffort(_) => None,
+        }
+    }
+
+    fn best_effort(&mut self) -> Option<&mut QueuedSink> {
+        match self {
+            Self::Lossless(_) => None,
+            Self::BestEffort(sink) => Some(sink),
+        }
+    }
+
+    fn record(&mut self, stamped: &Arc<Stamped>) -> Result<(), Error> {
+        match self {
+            Self::Lossless(sink) => sink.record(stamped),
+            Self::BestEffort(sink) => {
+                sink.push(stamped);
+                Ok(())
+            }
+        }
+    }
+
+    fn place(&self, finished: &Finished) -> Option<(&'static str, PathBuf)> {
+        match self {
+            Self::Lossless(sink) => sink.place(finished),
+            Self::BestEffort(sink) => sink.place(),
+        }
+    }
 }
 
 impl Recorder {
     /// Opens the files of a run. Those of an earlier part of it are continued; what they say about
     /// steps after `resumed_from` is cut, except in the logs.
     pub fn open(settings: Settings) -> Result<Self, Error> {
-        let Settings { run, sinks, screen, resumed_from, metrics, .. } = settings;
-        let Settings { total_steps, steps_per_epoch, unfinished, .. } = settings;
-        let start =
-            SinkStart { logs: &run.logs, resumed_from, unfinished, total_steps, metrics: &metrics };
-        let mut sinks =
-            sinks.iter().map(|sink| sink.open(&start)).collect::<Result<Vec<_>, _>>()?;
+        let Settings { start, sinks, screen, steps_per_epoch } = settings;
+        let sinks = sinks.into_iter().map(|sink| RunningSink::start(sink, &start));
+        let mut sinks = sinks.collect::<Result<Vec<_>, _>>()?;
+        let SinkStart { run, resumed_from, unfinished, total_steps, .. } = start;
         let events = run.logs.join(EVENTS);
-        if !sinks.iter().any(|sink| sink.file() == Some(&events)) {
-            sinks.push(sink::rare_events(&events)?);
+        let mut files = sinks.iter().filter_map(|sink| sink.lossless()?.file());
+        if !files.any(|file| file == events) {
+            sinks.push(RunningSink::Lossless(sink::rare_events(&events)?));
         }
         let mut done = epochs_until(&run.logs.join(EPOCHS), resumed_from)?;
         if resumed_from < total_steps {
@@ -218,15 +259,50 @@ impl Recorder {
     ///
     /// A file cannot be written. All others have the event nevertheless.
     pub fn record(&mut self, event: &Event) -> Result<(), Error> {
-        // A checkpoint is said when it is on disk, some steps after its own.
-        self.last_step = event.step().unwrap_or(0).max(self.last_step);
+        if matches!(event, Event::Finished(_)) {
+            // What there is to say of its sinks is said before the run's last words.
+            let stamped = self.stamped(event);
+            return self.finish_sinks(Some(&stamped)).and(self.write(event));
+        }
+        let written = self.write(event);
+        let warnings = self.best_effort().filter_map(QueuedSink::warning).collect();
+        written.and(self.warn(warnings))
+    }
+
+    fn best_effort(&mut self) -> impl Iterator<Item = &mut QueuedSink> {
+        self.sinks.iter_mut().filter_map(RunningSink::best_effort)
+    }
+
+    fn write(&mut self, event: &Event) -> Result<(), Error> {
+        let stamped = self.stamped(event);
         let epoch = self.keep_epoch(event);
-        let stamped =
-            Stamped { time: Timestamp::now(), step: self.last_step, event: event.clone() };
         let kept: Vec<_> = self.sinks.iter_mut().map(|sink| sink.record(&stamped)).collect();
         let shown = self.show(event);
         let synced = self.sync_after(event);
         [epoch].into_iter().chain(kept).chain([shown, synced]).collect()
+    }
+
+    fn stamped(&mut self, event: &Event) -> Arc<Stamped> {
+        // A checkpoint is said when it is on disk, some steps after its own.
+        self.last_step = event.step().unwrap_or(0).max(self.last_step);
+        Arc::new(Stamped { time: Timestamp::now(), step: self.last_step, event: event.clone() })
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) -> Result<(), Error> {
+        warnings.into_iter().try_for_each(|message| self.write(&Event::Warned { message }))
+    }
+
+    /// Gives sinks on threads of their own the last event, some time for what waits for them, and
+    /// says what they lost.
+    fn finish_sinks(&mut self, last: Option<&Arc<Stamped>>) -> Result<(), Error> {
+        self.best_effort().for_each(|sink| sink.close(last));
+        let deadline = Instant::now() + TIME_AT_THE_END;
+        let mut warnings = Vec::new();
+        for sink in self.best_effort() {
+            let loss = sink.finish(deadline);
+            warnings.extend(sink.warning().into_iter().chain(loss));
+        }
+        self.warn(warnings)
     }
 
     /// Moves the bar to a step that is not recorded, of this loss. Costs next to nothing.
@@ -242,7 +318,7 @@ impl Recorder {
     /// The files that grow with every event: they must be on disk before a checkpoint is, since a
     /// resumed run does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
-        let sinks = self.sinks.iter().filter_map(|sink| sink.file());
+        let sinks = self.sinks.iter().filter_map(|sink| sink.lossless()?.file());
         [self.epochs.path()].into_iter().chain(sinks).map(Path::to_owned).collect()
     }
 
@@ -275,7 +351,7 @@ impl Recorder {
         }
         self.history.finish()?;
         self.epochs.sync()?;
-        self.sinks.iter().try_for_each(|sink| sink.sync())
+        self.sinks.iter().filter_map(RunningSink::lossless).try_for_each(OpenSink::sync)
     }
 
     /// What the run leaves behind. The curves are drawn after the last event.
@@ -291,6 +367,13 @@ impl Recorder {
         places.push(("history", logs(HISTORY)));
         places.extend(self.sinks.iter().filter_map(|sink| sink.place(finished)));
         places
+    }
+}
+
+impl Drop for Recorder {
+    /// A part of the run that ends without last words: it goes on elsewhere, or has failed.
+    fn drop(&mut self) {
+        drop(self.finish_sinks(None));
     }
 }
 
@@ -319,17 +402,12 @@ mod tests {
             checkpoints: folder.join("checkpoints"),
         };
         files::create_folder(&run.logs).unwrap();
-        let sinks: Vec<Box<dyn Sink>> =
-            vec![Box::new(Jsonl {}), Box::new(Csv {}), Box::new(Curves {})];
+        let sinks: [Box<dyn Sink>; 3] = [Box::new(Jsonl {}), Box::new(Csv {}), Box::new(Curves {})];
         Settings {
-            unfinished: None,
-            run,
-            sinks,
+            start: SinkStart { run, resumed_from, total_steps: 50, ..SinkStart::default() },
+            sinks: sinks.into_iter().map(|sink| NamedSink { name: String::new(), sink }).collect(),
             screen: Screen::Silent,
-            resumed_from,
-            total_steps: 50,
             steps_per_epoch: 20,
-            metrics: Vec::new(),
         }
     }
 
@@ -412,7 +490,7 @@ mod tests {
     fn a_sink_that_fails_is_named_and_the_others_have_the_event() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
-        recorder.sinks.insert(0, Box::new(Full("log".into())));
+        recorder.sinks.insert(0, RunningSink::Lossless(Box::new(Full("log".into()))));
         let error = recorder.record(&Event::StepDone(example_events::step_done(1))).unwrap_err();
         assert!(error.is_out_of_space(), "{error}");
         assert_eq!(error.to_string(), "cannot write `log`");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::event::Event;
     use crate::plan::{Mode, RunFolders};
-    use crate::record::{Jsonl, Recorder, Screen, Settings, example_events};
+    use crate::record::{Jsonl, NamedSink, Recorder, Screen, Settings, SinkStart, example_events};
     use crate::report::progress::tests::ranked_by;
 
     #[test]
@@ -159,14 +159,10 @@ mod tests {
             checkpoints: folder.path().join("none"),
         };
         let settings = Settings {
-            unfinished: None,
-            run,
-            sinks: vec![Box::new(Jsonl {})],
+            start: SinkStart { run, total_steps: 50, ..SinkStart::default() },
+            sinks: vec![NamedSink { name: "jsonl".into(), sink: Box::new(Jsonl {}) }],
             screen: Screen::Silent,
-            resumed_from: 0,
-            total_steps: 50,
             steps_per_epoch: 20,
-            metrics: Vec::new(),
         };
         let mut recorder = Recorder::open(settings).unwrap();
         recorder.record(&Event::Started(example_events::started(0))).unwrap();

@@ -207,8 +207,8 @@ mod tests {
     use crate::record::{Jsonl, OpenSink, Sink, SinkStart, Stamped, example_events};
 
     fn sink(logs: &Path) -> Box<dyn OpenSink> {
-        let start =
-            SinkStart { logs, resumed_from: 0, unfinished: None, total_steps: 50, metrics: &[] };
+        let mut start = SinkStart { total_steps: 50, ..SinkStart::default() };
+        start.run.logs = logs.to_owned();
         Jsonl::default().open(&start).unwrap()
     }
 

@@ -280,13 +280,8 @@ mod tests {
             files::write_atomic(&folder.path().join(DESCRIPTION), PLAN.as_bytes()).unwrap();
             let tags = b"[experiment]\ntags = ['baseline']\n";
             files::write_atomic(&folder.path().join(RESOLVED), tags).unwrap();
-            let start = SinkStart {
-                logs: folder.path(),
-                resumed_from: 0,
-                unfinished: None,
-                total_steps: 50,
-                metrics: &[],
-            };
+            let mut start = SinkStart { total_steps: 50, ..SinkStart::default() };
+            start.run.logs = folder.path().to_owned();
             let sink = Jsonl::default().open(&start).unwrap();
             let mut speaker = Self { folder, sink, seconds: 0 };
             speaker.say(Event::Started(example_events::started(0)));

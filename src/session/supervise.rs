@@ -218,7 +218,7 @@ fn failed(rank: Rank, message: &str) -> String {
 pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
     let mut done = report::settle(&folders.logs, &records);
-    if plan.logging.sinks.iter().any(|sink| sink == Curves::NAME) {
+    if plan.logging.sinks.iter().any(|sink| sink.name == Curves::NAME) {
         done = done.and(report::draw(&folders.logs, &records, &plan.checkpoint));
     }
     if let Err(error) = done {

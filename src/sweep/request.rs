@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Kind;
+use crate::config::kind::{Entry, Kind, SINKS};
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
 use crate::plan::RunFolders;
@@ -232,10 +232,12 @@ impl Order<'_> {
         changes.extend(config::watching(self.sweep));
         changes.push(format!("{DEVICES}={devices}"));
         let sinks = &self.base.experiment.logging.sinks;
-        if !sinks.iter().any(|sink| sink == Jsonl::NAME) {
+        if !sinks.iter().any(|sink| sink.name == Jsonl::NAME) {
             // Reports are read from there.
-            let names: Vec<&str> = sinks.iter().map(String::as_str).chain([Jsonl::NAME]).collect();
-            changes.push(change_of("logging.sinks", &names.into()));
+            let mut logging = self.base.experiment.logging.clone();
+            logging.sinks.push(Entry::named(Jsonl::NAME));
+            let logging = serde_json::to_value(logging).unwrap_or_default();
+            changes.push(change_of(SINKS, &logging["sinks"]));
         }
         changes
     }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::{self, Asked, Dataset, Fingerprint, Odds, Splits};
@@ -15,7 +17,8 @@ use crate::nn::Params;
 use crate::ops;
 use crate::optim::ParameterState;
 use crate::plan::{Plan, RankPlan, RunFolders};
-use crate::record::{DATA, SPLIT, Sink, newest_of};
+use crate::record::{DATA, NamedSink, SPLIT, SinkStart, newest_of};
+use crate::runs;
 use crate::units::Rank;
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
@@ -77,9 +80,12 @@ pub(crate) fn build_run(
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
-    let mut settings = logger_settings(&mut engine, &plan, kinds)?;
-    settings.sinks.extend(listener.map(|listener| Box::new(listener) as Box<dyn Sink>));
-    let logger = RankLogger::open(&plan, rank, &folders, settings)?;
+    let mut settings = logger_settings(&mut engine, &plan, rank, &folders, kinds)?;
+    settings.sinks.extend(
+        listener
+            .map(|listener| NamedSink { name: "listener".to_owned(), sink: Box::new(listener) }),
+    );
+    let logger = RankLogger::open(&plan, rank, settings)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {
@@ -147,6 +153,8 @@ fn end_together(link: &Link, collective: &Arc<dyn Collective>) {
 fn logger_settings(
     engine: &mut Engine,
     plan: &Plan,
+    rank: Rank,
+    folders: &RunFolders,
     kinds: &Kinds,
 ) -> Result<LoggerSettings, Error> {
     let mut metrics = engine.metrics();
@@ -158,12 +166,28 @@ fn logger_settings(
     }
     metrics.extend(simulated(plan).map(|_| "success".to_owned()));
     let state = engine.state_mut();
-    Ok(LoggerSettings {
-        step: state.step,
+    let (config, tags) =
+        if rank.is_first() { described(&folders.logs) } else { Default::default() };
+    let start = SinkStart {
+        run: folders.clone(),
+        name: plan.name.clone(),
+        tags,
+        config,
+        resumed_from: state.step,
         unfinished: unfinished(state),
+        total_steps: plan.length.total_steps,
         metrics,
-        sinks: kinds.sinks_of(plan)?,
-    })
+    };
+    Ok(LoggerSettings { start, sinks: kinds.sinks_of(plan)? })
+}
+
+/// The experiment of the run in `logs` as its newest start wrote it down, and the run's tags. A run
+/// is trained without them, too: on other machines, and where a program of the user's has made it.
+fn described(logs: &Path) -> (Map<String, Value>, Vec<String>) {
+    let config = runs::config(logs).ok();
+    let tags = runs::tags(logs, config.as_ref()).unwrap_or_default();
+    let config = config.and_then(|config| serde_json::to_value(config).ok());
+    (config.and_then(|config| config.as_object().cloned()).unwrap_or_default(), tags)
 }
 
 /// Starts what writes this rank's checkpoints.
@@ -325,4 +349,22 @@ pub(crate) fn evaluate(
     let eyes = Eyes::of(&plan, &kinds.transforms)?;
     let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
     measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::RESOLVED;
+
+    #[test]
+    fn a_sink_is_told_tags_and_experiment_of_the_newest_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = folder.path();
+        assert_eq!(described(logs), (Map::new(), vec![]));
+        let resolved = b"[experiment]\ntags = ['b', 'a']\n[optimizer]\nlr = 0.1\n";
+        files::write_atomic(&logs.join(RESOLVED), resolved).unwrap();
+        let (config, tags) = described(logs);
+        assert_eq!(tags, ["a", "b"]);
+        assert_eq!(config["optimizer"]["lr"], 0.1);
+    }
 }

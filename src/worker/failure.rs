@@ -11,7 +11,6 @@ use crate::files;
 use crate::kinds;
 use crate::launch::{Blame, LESS_MEMORY};
 use crate::nn;
-use crate::plan::Expectation;
 use crate::record;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
@@ -187,15 +186,6 @@ impl UserError for Error {
 const MORE_ROOM: &str = "make room, or move the folder and leave a link (`ln -s`) in its place; \
                          then `ddprun resume`";
 
-/// How `value` misses what is expected of `metric`; `None` if it does not.
-pub(crate) fn missed(metric: &str, value: Option<f64>, expected: &Expectation) -> Option<String> {
-    let Some(value) = value else { return Some(format!("`{metric}` was never measured")) };
-    let low = expected.at_least.filter(|least| value < *least);
-    let high = expected.at_most.filter(|most| value > *most);
-    let low = low.map(|least| format!("`{metric}` is {value:.4}, expected at least {least}"));
-    low.or_else(|| high.map(|most| format!("`{metric}` is {value:.4}, expected at most {most}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,14 +219,5 @@ mod tests {
             assert_eq!(error.exit_code(), ExitCode::Peer, "{error}");
             assert_eq!(error.suspects(), [Rank(1)]);
         }
-    }
-
-    #[test]
-    fn an_expectation_is_missed_on_either_side_or_when_unmeasured() {
-        let expected = Expectation { at_least: Some(0.9), at_most: Some(1.0) };
-        assert_eq!(missed("val/accuracy", Some(0.95), &expected), None);
-        assert!(missed("val/accuracy", Some(0.8), &expected).unwrap().contains("at least 0.9"));
-        assert!(missed("val/accuracy", Some(1.1), &expected).unwrap().contains("at most 1"));
-        assert!(missed("val/accuracy", None, &expected).unwrap().contains("never measured"));
     }
 }

@@ -292,19 +292,10 @@ impl RankRun {
 
     /// The `[expect]` entries that the run did not reach, in words.
     fn missed_expectations(&self) -> Option<String> {
-        let missed: Vec<String> = self
-            .plan
-            .expect
-            .iter()
-            .filter_map(|(metric, expected)| {
-                let state = self.engine.state();
-                let value = match &state.best {
-                    Some(best) if best.metric == *metric => Some(best.value),
-                    _ => state.metrics.get(metric).copied(),
-                };
-                failure::missed(metric, value, expected)
-            })
-            .collect();
-        (!missed.is_empty()).then(|| missed.join("; "))
+        let state = self.engine.state();
+        self.plan.missed_expectations(|metric| match &state.best {
+            Some(best) if best.metric == metric => Some(best.value),
+            _ => state.metrics.get(metric).copied(),
+        })
     }
 }

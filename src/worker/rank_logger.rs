@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::event::{Event, Finished, Unfinished};
+use crate::event::{Event, Finished};
 use crate::launch::rank_env;
-use crate::plan::{Plan, RunFolders};
+use crate::plan::Plan;
 use crate::record::{
-    Context, Error, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart, Stamped,
-    device_line, line,
+    Context, Error, NamedSink, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart,
+    Stamped, device_line, line,
 };
 use crate::units::Rank;
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Listener {
 }
 
 impl Sink for Listener {
-    fn open(&self, _: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
+    fn open(&self, _: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
         Ok(Box::new(self.clone()))
     }
 }
@@ -65,39 +65,26 @@ pub(crate) enum RankLogger {
 
 /// What the first rank of a run writes.
 pub(crate) struct LoggerSettings {
-    /// Where the run continues.
-    pub(crate) step: u64,
-    /// What is left to do of that step.
-    pub(crate) unfinished: Option<Unfinished>,
-    /// What evaluations measure.
-    pub(crate) metrics: Vec<String>,
+    /// The part of the run that begins.
+    pub(crate) start: SinkStart,
     /// What is written beside the history.
-    pub(crate) sinks: Vec<Box<dyn Sink>>,
+    pub(crate) sinks: Vec<NamedSink>,
 }
 
 impl RankLogger {
     /// The logger of `rank`; `logger` counts if that is the first.
-    pub(crate) fn open(
-        plan: &Plan,
-        rank: Rank,
-        run: &RunFolders,
-        logger: LoggerSettings,
-    ) -> Result<Self, Error> {
+    pub(crate) fn open(plan: &Plan, rank: Rank, logger: LoggerSettings) -> Result<Self, Error> {
         if rank.is_first() {
-            let LoggerSettings { step, unfinished, metrics, sinks } = logger;
+            let LoggerSettings { start, sinks } = logger;
             let settings = Settings {
-                run: run.clone(),
+                start,
                 sinks,
                 screen: Screen::detect(rank_env::no_color().as_deref()),
-                resumed_from: step,
-                unfinished,
-                total_steps: plan.length.total_steps,
                 steps_per_epoch: plan.length.steps_per_epoch,
-                metrics,
             };
             return Ok(Self::First(Box::new(Recorder::open(settings)?)));
         }
-        let mut log = RankLog::open(&run.logs, rank)?;
+        let mut log = RankLog::open(&logger.start.run.logs, rank)?;
         let world = plan.distributed.world_size.count();
         let device = plan.distributed.devices.get(rank.index()).map_or("cpu", String::as_str);
         log.say(&device_line(device, rank.index(), world))?;

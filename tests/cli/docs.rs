@@ -58,6 +58,9 @@ mod custom_layer;
 #[path = "../../examples/custom_sink.rs"]
 mod custom_sink;
 #[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_tracker.rs"]
+mod custom_tracker;
+#[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_transform.rs"]
 mod custom_transform;
 
@@ -79,6 +82,7 @@ fn vocabulary() -> Vocabulary {
     own.add_layer::<custom_layer::GlobalResponseNorm>();
     own.sinks = custom_sink::kinds().sinks;
     own.backends = custom_backend::kinds().backends;
+    own.sinks.add::<custom_tracker::Tracker>();
     own.transforms = custom_transform::kinds().transforms;
     own.vocabulary()
 }

@@ -14,12 +14,14 @@ type Points = BTreeMap<(String, u64), f32>;
 #[test]
 fn tensorboard_sees_every_number_once_though_a_rank_was_killed() {
     let lab = Lab::with(SLOW);
-    let sinks = "logging.sinks=[jsonl,csv,tensorboard]";
+    let sinks = "logging.sinks=[jsonl,csv,{name=tensorboard,dir=tb}]";
     let mut command = lab.ddprun(&["small.toml", "fault.max_restarts=1", sinks]);
     command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=kill@1,20");
     let ended = spawn(command).wait();
     ended.has_code(0);
-    let files = event_files(&lab.run_folder());
+    let run = lab.run_folder();
+    let own = run.strip_prefix(lab.path("logs")).unwrap();
+    let files = event_files(&lab.path("tb").join(own));
     assert_eq!(files.len(), 2, "a file of each start: {files:?}");
     ended.says(&["tensorboard  ", &files[1].file_name().unwrap().to_string_lossy()]);
     let points = points(&files);

@@ -8,11 +8,9 @@ use ddprun::config::kind::Choice;
 use ddprun::config::{Loaded, load_text};
 use ddprun::data::transform::{Area, Pixels};
 use ddprun::data::{self, Asked};
-use ddprun::event::{Evaluated, Event};
 use ddprun::kinds::Kinds;
 use ddprun::nn::{ForwardContext, change_values};
 use ddprun::plan::{Facts, Plan, Precision, Targets};
-use ddprun::record::{SinkStart, Stamped};
 use ddprun::rng::{Key, Purpose};
 
 use crate::{custom_layer, custom_sink, custom_transform};
@@ -50,6 +48,8 @@ fn a_slip_in_the_options_of_a_users_transform_layer_and_sink_is_shown_in_the_fil
     let kinds = custom_sink::kinds();
     let refuse = |change, expected| refused("custom_sink.toml", &kinds, change, expected);
     refuse(("\"markdown\"", "\"markdwn\""), "did you mean `markdown`?");
+    refuse(("decimals =", "decimal ="), "did you mean `decimals`?");
+    refuse(("decimals = 3", "decimals = 100"), "must be from 0 to 17, not 100");
 }
 
 #[test]
@@ -137,32 +137,4 @@ fn a_users_layer_computes_what_its_paper_says() {
     };
     assert!((mean(0.0) - 1.75).abs() < 1e-5, "{}", mean(0.0));
     assert!((mean(0.5) - 1.75 * (1.0 + 0.5 * 16.0)).abs() < 1e-3, "{}", mean(0.5));
-}
-
-#[test]
-fn a_users_sink_leaves_out_what_a_resumed_run_says_again() {
-    let (kinds, folder) = (custom_sink::kinds(), tempfile::tempdir().expect("a folder"));
-    let sink = kinds.sinks.build(&Choice::named("markdown")).expect("it is registered");
-    let metrics = ["accuracy".to_owned()];
-    let say = |resumed_from: u64, evaluated: &[(u64, f64)]| {
-        let start = SinkStart {
-            logs: folder.path(),
-            resumed_from,
-            unfinished: None,
-            total_steps: 30,
-            metrics: &metrics,
-        };
-        let mut open = sink.open(&start).expect("a file");
-        for &(step, loss) in evaluated {
-            let metrics = [("val/loss".to_owned(), loss), ("val/accuracy".to_owned(), 0.5)].into();
-            let event = Event::Evaluated(Evaluated { step, epoch: 1, metrics, samples: 8 });
-            let time = "2026-11-23T12:00:00Z".parse().expect("a time");
-            open.record(&Stamped { time, step, event }).expect("a row");
-        }
-        std::fs::read_to_string(open.file().expect("its file")).expect("a table")
-    };
-    say(0, &[(10, 0.75), (20, 0.5)]);
-    let table = say(10, &[(20, 0.25)]);
-    let head = "| step | val/loss | val/accuracy |\n|---|---|---|\n";
-    assert_eq!(table, format!("{head}| 10 | 0.7500 | 0.5000 |\n| 20 | 0.2500 | 0.5000 |\n"));
 }

@@ -8,7 +8,11 @@
 //! Parameters that are trained in different parts of a run never share a bucket: a bucket is
 //! reduced as a whole, or not at all. Those that are never trained have no place.
 
+use std::collections::BTreeMap;
+
+use crate::nn::{Param, Params};
 use crate::plan::shm_layout::ALIGNMENT;
+use crate::plan::{ParameterGroup, Plan};
 use crate::units::Bytes;
 
 /// Place of one parameter's gradient.
@@ -35,6 +39,20 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Buckets in reverse registration order, the order in which backward finishes parameters: those of
+    /// each phase apart.
+    pub(crate) fn of(plan: &Plan, params: &Params) -> Self {
+        let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
+        let mut orders: BTreeMap<(u64, Option<u64>), Vec<usize>> = BTreeMap::new();
+        for index in (0..sizes.len()).rev().filter(|&index| plan.optimizer.is_ever_trained(index)) {
+            let times = |group: &ParameterGroup| (group.unfreezes_at, group.freezes_at);
+            let times = plan.optimizer.group(index).map_or((0, None), times);
+            orders.entry(times).or_default().push(index);
+        }
+        let orders: Vec<Vec<usize>> = orders.into_values().collect();
+        Self::new(&sizes, &orders, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
+    }
+
     /// Assigns parameters with `sizes` elements to buckets: those of each of `orders` in their
     /// order, and apart from the others.
     pub fn new(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Self {

@@ -127,6 +127,45 @@ fn a_wrong_entry_has_no_consequences() {
 }
 
 #[test]
+fn a_sink_is_a_name_or_a_table_of_name_and_options() {
+    let tb = "{name=tensorboard, dir=tb}";
+    let loaded = good(GOOD, &[&format!("logging.sinks=[csv, {tb}, {{name=jsonl}}]")]);
+    let logging = serde_json::to_value(&loaded.experiment.logging).unwrap();
+    let sinks = serde_json::to_string(&logging["sinks"]).unwrap();
+    // What has no options is stored as it always was.
+    assert_eq!(sinks, r#"["csv",{"name":"tensorboard","dir":"tb"},"jsonl"]"#);
+    let stored = resolved(&loaded.experiment).unwrap();
+    let again = load_text(Path::new("resolved.toml"), &stored, &[], &vocabulary()).unwrap();
+    assert_eq!(again.experiment.logging, loaded.experiment.logging);
+    for (list, expected) in [
+        (
+            "[csv, excel]",
+            "[1].name`: must be `jsonl`, `csv`, `tensorboard` or `curves`, not `excel`",
+        ),
+        ("[{name=csv, dir=tb}]", "[0].dir`: belongs to `tensorboard`, but `name` is `csv`"),
+        ("[{name=tensorboard, dri=tb}]", "[0].dri`: is not a key of an experiment"),
+        ("[{name=tensorboard, dir='~/tb'}]", "[0].dir`: `~` and `$` are not expanded"),
+        ("[{dir=tb}]", "[0].name`: is missing; there is no default"),
+        ("[csv, jsonl, {name=csv}]", "`: names a sink twice"),
+        ("[3]", "[0]`: must be a table"),
+        ("csv", "`: must be a list of names"),
+    ] {
+        check(&[&format!("logging.sinks={list}")], &[&format!("`logging.sinks{expected}")]);
+    }
+}
+
+#[test]
+fn the_schema_for_editors_takes_a_sink_as_a_name_or_a_table() {
+    let schema = crate::config::json_schema(&vocabulary());
+    let choices = schema["definitions"]["sink"]["oneOf"].as_array().unwrap();
+    assert!(choices.iter().any(|choice| choice["const"] == "csv"));
+    let is_table =
+        |choice: &&serde_json::Value| choice["properties"]["name"]["const"] == "tensorboard";
+    let table = choices.iter().find(is_table).unwrap();
+    assert_eq!(table["properties"]["dir"]["format"], "output-path");
+}
+
+#[test]
 fn a_users_transform_is_checked_as_ours() {
     let mut kinds = Kinds::default();
     kinds.transforms.add::<Invert>();

@@ -29,17 +29,18 @@ impl Kind for Csv {
 }
 
 impl Sink for Csv {
-    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        let SinkStart { logs, resumed_from, total_steps, metrics, unfinished } = *start;
-        let path = logs.join(NAME);
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        let SinkStart { run, resumed_from, total_steps, metrics, unfinished, .. } = start;
+        let (resumed_from, unfinished) = (*resumed_from, *unfinished);
+        let path = run.logs.join(NAME);
         let mut measured = measured(metrics);
         if resumed_from > 0 {
             measured.extend(earlier(&path, &measured));
         }
-        let is_over = resumed_from >= total_steps;
+        let is_over = resumed_from >= *total_steps;
         let until = Until { step: resumed_from, unfinished, is_over };
         let lines = rewritten(&path, |old| cut(old, until, &measured))?;
-        Ok(Box::new(OpenCsv { lines, measured, was_over: resumed_from >= total_steps }))
+        Ok(Box::new(OpenCsv { lines, measured, was_over: is_over }))
     }
 }
 
@@ -314,21 +315,21 @@ mod tests {
         }
     }
 
+    fn started(logs: &Path, resumed_from: u64, metrics: Vec<String>) -> SinkStart {
+        let mut start =
+            SinkStart { resumed_from, total_steps: 50, metrics, ..SinkStart::default() };
+        start.run.logs = logs.to_owned();
+        start
+    }
+
     #[test]
     fn a_test_that_is_said_again_has_one_row() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         let whole = format!("{}\n{}", header(&usual()), rows(&[step(40), step(50), tested(40)]));
         files::write_atomic(&path, whole.as_bytes()).unwrap();
-        let logs = folder.path();
-        let metrics = ["accuracy", "mse", "mae", "success"].map(str::to_owned);
-        let start = SinkStart {
-            logs,
-            resumed_from: 50,
-            unfinished: None,
-            total_steps: 50,
-            metrics: &metrics,
-        };
+        let metrics = ["accuracy", "mse", "mae", "success"].map(str::to_owned).to_vec();
+        let start = started(folder.path(), 50, metrics);
         let mut sink = Csv::default().open(&start).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole);
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -340,15 +341,8 @@ mod tests {
     fn what_an_earlier_start_measured_keeps_its_column() {
         let folder = tempfile::tempdir().unwrap();
         let written = |name: &str, resumed_from: u64, step: u64| -> Vec<String> {
-            let metrics = [name.to_owned()];
             let logs = folder.path();
-            let start = SinkStart {
-                logs,
-                resumed_from,
-                unfinished: None,
-                total_steps: 50,
-                metrics: &metrics,
-            };
+            let start = started(logs, resumed_from, vec![name.to_owned()]);
             let mut sink = Csv::default().open(&start).unwrap();
             let metrics = [(format!("val/{name}"), 0.5)].into();
             let event = Event::Evaluated(Evaluated { metrics, ..example_events::evaluated(step) });

@@ -20,8 +20,8 @@ impl Kind for Curves {
 }
 
 impl Sink for Curves {
-    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        Ok(Box::new(Drawn(start.logs.join("curves.png"))))
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        Ok(Box::new(Drawn(start.run.logs.join("curves.png"))))
     }
 }
 

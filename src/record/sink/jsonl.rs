@@ -31,8 +31,8 @@ impl Kind for Jsonl {
 }
 
 impl Sink for Jsonl {
-    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        Ok(Box::new(OpenJsonl(Lines::open(&start.logs.join(NAME))?)))
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        Ok(Box::new(OpenJsonl(Lines::open(&start.run.logs.join(NAME))?)))
     }
 }
 

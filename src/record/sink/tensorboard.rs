@@ -32,15 +32,27 @@ const START: u64 = 1;
 /// event files for TensorBoard: `tensorboard --logdir logs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tensorboard {}
+pub struct Tensorboard {
+    /// folder in which each run has one of its own, `NAME/ID` as in `logging.dir`. Default: the
+    /// run's folder for logs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "output-path", "examples" = ["tb"]))]
+    pub dir: Option<PathBuf>,
+}
 
 impl Kind for Tensorboard {
     const NAME: &'static str = "tensorboard";
 }
 
 impl Sink for Tensorboard {
-    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        Ok(Box::new(EventFile(open(start.logs, start.resumed_from, Timestamp::now())?)))
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        let SinkStart { run, name, resumed_from, .. } = start;
+        let folder = match &self.dir {
+            Some(dir) => dir.join(name).join(&run.id),
+            None => run.logs.clone(),
+        };
+        files::create_folder(&folder)?;
+        Ok(Box::new(EventFile(open(&folder, *resumed_from, Timestamp::now())?)))
     }
 }
 

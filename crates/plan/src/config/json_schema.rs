@@ -20,9 +20,7 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for family in vocabulary.families().iter().filter(|family| TABLES.contains(&family.table)) {
         choose(&mut root, family);
     }
-    if let (Some(family), Some(sinks)) = (vocabulary.family(SINKS), at(&mut root, SINKS)) {
-        let name = |kind: &Spec| json!({ "const": kind.name, "description": kind.about });
-        sinks["items"] = json!({ "oneOf": family.kinds.iter().map(name).collect::<Vec<_>>() });
+    if let Some(sinks) = at(&mut root, SINKS) {
         sinks["uniqueItems"] = true.into();
     }
     if let (Some(family), Some(backend)) = (vocabulary.family(BACKEND), at(&mut root, BACKEND)) {
@@ -95,8 +93,11 @@ fn list(root: &mut Value, family: &FamilySpec) {
             "additionalProperties": false,
         })
     };
-    root["definitions"][family.noun] =
-        json!({ "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>() });
+    let is_name =
+        |kind: &&Spec| family.lists.contains(&SINKS) && !kind.keys.iter().any(|key| key.required);
+    let names = family.kinds.iter().filter(is_name).map(name_of);
+    let choices: Vec<Value> = names.chain(family.kinds.iter().map(kind)).collect();
+    root["definitions"][family.noun] = json!({ "oneOf": choices });
 }
 
 /// A table of the kind's name, its options and keys that all kinds share; of a kind that is not

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use family::FamilySpec;
-pub(crate) use list::{ENTRY, OwnedList};
-pub use list::{Entry, LISTS};
+pub(crate) use list::{ENTRY, OwnedList, names_or_tables};
+pub use list::{Entry, LISTS, SINKS};
 pub use offer::{Modality, Offer, OwnParts};
 pub(crate) use page::{index, one, page};
 pub(crate) use spec::example;
@@ -35,9 +35,6 @@ pub type Options = BTreeMap<String, Value>;
 /// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds
 /// share are in the schema, all others are options of the kind.
 pub const TABLES: [&str; 5] = ["model", "data", "loss", "optimizer", "scheduler"];
-
-/// The list whose names choose sinks.
-pub const SINKS: &str = "logging.sinks";
 
 /// The key that names a backend, or leaves it to the plan by "auto".
 pub const BACKEND: &str = "distributed.backend";

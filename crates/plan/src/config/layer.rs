@@ -174,6 +174,23 @@ impl Layer {
         self.places.extend(moved);
     }
 
+    /// Makes tables of those entries of the list at `path` that are names alone.
+    pub(crate) fn name_entries(&mut self, path: &[String]) {
+        let Some(Value::Array(_, entries)) = self.get_mut(path) else { return };
+        let mut named = Vec::new();
+        for (index, entry) in entries.iter_mut().enumerate() {
+            if let Value::String(..) = entry {
+                *entry = Dict::from([("name".to_owned(), entry.clone())]).into();
+                named.push([path, &[index.to_string()]].concat());
+            }
+        }
+        for entry in named {
+            if let Some(place) = self.places.get(&entry).cloned() {
+                self.places.insert([&entry[..], &["name".to_owned()]].concat(), place);
+            }
+        }
+    }
+
     /// A problem of the key at `path`, with the caret under its value.
     pub(crate) fn at_value(&self, path: &[String], what: String, order: usize) -> Problem {
         let problem = Problem::new(dotted(path), what);

@@ -7,7 +7,7 @@ use figment::value::Value;
 use crate::config::check;
 use crate::config::extract::{self, strongest};
 use crate::config::keys::{Page, path_of};
-use crate::config::kind::{FamilySpec, OwnedList};
+use crate::config::kind::{FamilySpec, OwnedList, SINKS};
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
@@ -221,6 +221,7 @@ impl Stack {
         for (order, layer) in self.layers.iter_mut().enumerate() {
             // Where options of a user's models once stood.
             layer.lift("model", "options");
+            layer.name_entries(&path_of(SINKS));
             self.problems.extend(unknown_keys::weed(layer, order, vocabulary.page(), &chosen));
         }
         self.drop_keys_of_other_kinds(vocabulary);

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Entry, Options, TABLES};
+use crate::config::kind::{Entry, Options, SINKS, TABLES, names_or_tables};
 use crate::config::table::{self, FOLDER, SAFE, TAKEN, table};
 use crate::config::values::{Auto, Devices, Duration, Every, Patience, Size, Warmup, ZeroStage};
 
@@ -131,6 +131,7 @@ impl Experiment {
             "data.transforms.train" => Some(&mut self.data.transforms.train),
             "data.transforms.val" => Some(&mut self.data.transforms.val),
             "model.layers" => Some(&mut self.model.layers),
+            SINKS => Some(&mut self.logging.sinks),
             _ => None,
         }
     }
@@ -706,8 +707,10 @@ table! {
         /// How often training metrics are recorded: "10 steps", "1 epoch" or "never".
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
         pub every: Every = Every::Steps(10),
-        /// Loggers, in addition to `epochs.jsonl` and `training_history.json`:
-        pub sinks: Vec<String> = ["jsonl", "csv", "curves"].map(str::to_owned).to_vec(),
+        /// Loggers, in addition to `epochs.jsonl` and `training_history.json`: each a name, or a
+        /// table of a name and options, such as `{ name = "tensorboard", dir = "tb" }`.
+        #[serde(serialize_with = "names_or_tables")]
+        pub sinks: Vec<Entry> = ["jsonl", "csv", "curves"].map(Entry::named).to_vec(),
     }
 }
 

@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 
 use crate::config::key_aliases::{among, anywhere, of_entry, only_leaf, whole};
 use crate::config::keys::{Known, Page, dotted};
-use crate::config::kind::Spec;
+use crate::config::kind::{SINKS, Spec};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
@@ -266,8 +266,13 @@ impl Search<'_> {
         fit_item: impl Fn(&mut Self, &Value, &mut Path),
     ) {
         let Value::Array(_, items) = value else {
-            let help = format!("begin each with `[[{}]]`", dotted(path));
-            let what = "must be a list of tables".to_owned();
+            let list = dotted(path);
+            let (what, help) = if list == SINKS {
+                ("must be a list of names", "write `[\"jsonl\", \"csv\"]`".to_owned())
+            } else {
+                ("must be a list of tables", format!("begin each with `[[{list}]]`"))
+            };
+            let what = what.to_owned();
             self.found.push(Misfit { path: path.clone(), what, help, ..Misfit::default() });
             return;
         };

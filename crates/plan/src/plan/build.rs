@@ -4,9 +4,9 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::Transformed;
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, batch_statistics,
-    checkpointing, cuda_graph, data, distributed, length, lookahead, metrics, model, optimizer,
-    param_groups, precision, schedule, swa, transforms,
+    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, averaging, batch,
+    batch_statistics, checkpointing, clip, cuda_graph, data, distributed, early_stopping, length,
+    logging, metrics, model, optimizer, param_groups, precision, scaler, schedule, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -92,8 +92,8 @@ impl Plan {
         let cores = (facts.cores / ranks.local_world.count()).max(1);
         let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
         let plan = Self {
-            swa: swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?,
-            lookahead: lookahead::decide(loaded, &length).map_err(alone)?,
+            swa: averaging::swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?,
+            lookahead: averaging::lookahead::decide(loaded, &length).map_err(alone)?,
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -106,11 +106,11 @@ impl Plan {
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),
-            scaler: precision::scaler(experiment),
-            clip: precision::clip(experiment),
+            scaler: scaler::decide(experiment),
+            clip: clip::decide(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
-            ema: optimizer::ema(&experiment.ema),
+            ema: averaging::ema::decide(&experiment.ema),
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),
@@ -119,14 +119,14 @@ impl Plan {
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
             evaluated_samples: None,
-            checkpoint: checkpointing::checkpoint(loaded, &measurable),
-            early_stopping: checkpointing::early_stopping(experiment),
+            checkpoint: checkpointing::decide(loaded, &measurable),
+            early_stopping: early_stopping::decide(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
             divergence_threshold: experiment.fault.divergence_threshold,
-            logging: checkpointing::logging(experiment),
+            logging: logging::decide(experiment),
             expect: experiment.expect.clone(),
         };
         plan.checked(loaded)

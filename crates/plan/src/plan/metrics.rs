@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, TargetColumn, Targets, loss};
+use crate::plan::{
+    DataFacts, KindFacts, LossPlan, Mode, Plan, TargetColumn, Targets, expectations, loss,
+};
 
 /// By what name a data set of series keeps how far off a naive forecast of each is: mean absolute
 /// errors over the training rows, on the scale of the targets.
@@ -127,7 +129,7 @@ pub(crate) fn with_loss(
     let problems: Vec<Problem> =
         watched(&loaded.experiment).into_iter().chain(asked).filter_map(problem).collect();
     let problems: Vec<Problem> =
-        problems.into_iter().chain(impossible_loss(loaded, &loss, kinds)).collect();
+        problems.into_iter().chain(expectations::impossible_loss(loaded, &loss, kinds)).collect();
     if problems.is_empty() { Ok((loss, metrics)) } else { Err(problems) }
 }
 
@@ -147,24 +149,6 @@ fn backwards(loaded: &Loaded, key: &str, metric: &str, metrics: &[MetricFacts]) 
         let key = format!("{table}.mode");
         let problem = loaded.problem(&key, format!("would keep the worst `{metric}`"));
         problem.help(format!("set `mode = \"{}\"`", better.word()))
-    })
-}
-
-/// That a loss is expected to be less than it can be.
-fn impossible_loss<'a>(
-    loaded: &'a Loaded,
-    loss: &'a LossPlan,
-    kinds: &dyn KindFacts,
-) -> impl Iterator<Item = Problem> + 'a {
-    let is_never_negative = kinds.loss(&loss.kind).is_ok_and(|facts| facts.is_never_negative);
-    let expected = loaded.experiment.expect.iter().filter(move |_| is_never_negative);
-    expected.filter_map(move |(metric, expected)| {
-        let is_below = expected.at_most.is_some_and(|most| most < 0.0);
-        let is_loss = metric.ends_with("/loss");
-        (is_loss && is_below).then(|| {
-            let what = format!("must be at least 0: `{}` is never less", loss.kind.name);
-            loaded.problem(&format!("expect.\"{metric}\""), what)
-        })
     })
 }
 

@@ -13,8 +13,10 @@
 //! ```
 
 mod arithmetic;
+mod averaging;
 mod batch;
 mod build;
+mod cadence;
 mod cameras;
 pub mod cuda_graph;
 mod data;
@@ -25,8 +27,12 @@ mod facts;
 mod graph;
 mod param_groups;
 mod checkpointing;
+mod clip;
+mod early_stopping;
+mod expectations;
 mod layer_decay;
 mod length;
+mod logging;
 mod loss;
 mod lr_scaling;
 pub mod shm_layout;
@@ -38,12 +44,11 @@ mod model;
 mod optimizer;
 mod precision;
 mod rank;
+mod scaler;
 mod schedule;
 mod show;
 mod source;
 mod batch_statistics;
-mod lookahead;
-mod swa;
 mod split;
 mod test_time;
 mod transforms;
@@ -59,35 +64,38 @@ pub use crate::config::schema::{
 };
 pub use crate::config::values::{Patience, ZeroStage};
 pub use arithmetic::shown;
+pub use averaging::{Average, EmaPlan, LookaheadPlan, SwaPlan, SwaRate};
 pub use backend::{BackendCapabilities, BackendFacts, BackendPlan, SharedMemory};
 pub use batch::{BatchPlan, admitted_worlds};
+pub use cadence::Cadence;
 pub use cameras::{Cameras, PixelStats};
-pub use checkpointing::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
+pub use checkpointing::CheckpointPlan;
+pub use clip::ClipPlan;
 pub use data::{DataPlan, Limit, shares};
 pub use distributed::DistributedPlan;
+pub use early_stopping::EarlyStoppingPlan;
 pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, MpiFacts, TargetColumn};
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
-pub use lookahead::LookaheadPlan;
+pub use logging::LoggingPlan;
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use lr_scaling::scale_lr;
 pub use memory_estimate::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
 pub use mixup::MixupPlan;
 pub use model::ModelPlan;
-pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor};
+pub use optimizer::{Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor};
 pub use ownership::owners;
 pub use param_groups::ParameterGroup;
 pub use pass_estimate::{PassEstimate, estimate as estimate_pass};
-pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
+pub use scaler::ScalerPlan;
 pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
 pub use shm_layout::Mapping;
 pub use show::{Costs, json, page};
 pub use source::SourcePlan;
 pub use split::{Part, SplitPlan};
-pub use swa::{SwaPlan, SwaRate};
 pub use test_time::TestTimeAugmentation;
 use train_numbers::units::BatchSize;
 pub use train_numbers::{Bf16Instructions, Precision, RopeScaling};
@@ -184,25 +192,6 @@ pub struct Plan {
     pub logging: LoggingPlan,
     /// Figures that the run must reach.
     pub expect: BTreeMap<String, Expectation>,
-}
-
-/// An average that a run keeps of its weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Average {
-    /// First part of its tensors' names in a checkpoint.
-    pub name: &'static str,
-    /// Whether there is one of each running statistic as well.
-    pub of_buffers: bool,
-}
-
-impl Plan {
-    /// The average of the weights, if one is kept.
-    pub fn average(&self) -> Option<Average> {
-        let ema = self.ema.map(|ema| Average { name: "ema", of_buffers: ema.use_buffers });
-        let whole = |name| Average { name, of_buffers: true };
-        let swa = || self.swa.map(|_| whole("swa"));
-        ema.or_else(swa).or_else(|| self.lookahead.map(|_| whole("lookahead")))
-    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct RankPlan {
 }
 
 /// Folders of one run, made by the parent alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunFolders {
     /// `<time>-<id>`
     pub id: String,

@@ -8,8 +8,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    Cadence, DistributedPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
-    ZeroStage, graph,
+    Cadence, DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup,
+    Plan, Precision, ZeroStage, graph,
 };
 use crate::terminal::{escape, wrapped};
 use train_numbers::units::WorldSize;
@@ -57,7 +57,8 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
     ];
     rows.extend(sharding(plan).map(|line| ("sharding", line)));
     rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
-    rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
+    let early_stopping = plan.early_stopping.as_ref().map(EarlyStoppingPlan::line);
+    rows.extend(early_stopping.map(|line| ("early stopping", line)));
     rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
     let warnings = plan.warnings(facts, needs);
     rows.extend(warnings.into_iter().map(|line| ("warning", line)));
@@ -264,18 +265,8 @@ fn cut(value: &str) -> String {
 }
 
 fn optimizer(plan: &Plan) -> String {
-    let clip =
-        plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
-    let noise = plan.clip.noise.map_or(String::new(), |noise| format!(", noise {}", shown(noise)));
-    let ema = plan.ema.map_or(String::new(), |ema| {
-        let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
-        let buffers = if ema.use_buffers { ", with buffers" } else { "" };
-        format!(", averaged: {}{power}{buffers}", shown(ema.decay))
-    });
-    let swa = plan.swa.map_or(String::new(), |swa| swa.line());
-    let lookahead = plan.lookahead.map_or(String::new(), |lookahead| lookahead.line());
     let place = if plan.optimizer.on_cpu { ", on the CPU" } else { "" };
-    format!("{}{place}{clip}{noise}{ema}{swa}{lookahead}", plan.optimizer.rule)
+    format!("{}{place}{}{}", plan.optimizer.rule, plan.clip.line(), plan.average_line())
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {
@@ -460,12 +451,6 @@ fn checkpoints(plan: &Plan) -> String {
         kept += &format!(", {best} {}", asked.keep_best);
     }
     format!("{when}; kept: {kept}")
-}
-
-fn early_stopping(plan: &Plan) -> Option<String> {
-    let asked = plan.early_stopping.as_ref()?;
-    let n = counted(asked.patience, "evaluation", "evaluations in a row");
-    Some(format!("after {n} without a better {}", asked.monitor))
 }
 
 /// "11,689,512"

@@ -3,6 +3,7 @@
 //! A rule does not stop at its first finding, and does not speak about keys that were already
 //! reported: a value of the wrong kind has been replaced, so its consequences mean nothing.
 
+mod averaging;
 mod param_groups;
 mod lists;
 mod names;
@@ -79,7 +80,7 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 11] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 12] = [
         names::schema_version,
         options::numbers,
         names::sinks_twice,
@@ -87,8 +88,9 @@ pub(crate) fn all(
         names::tags,
         names::paths,
         conflicts::length_and_batch,
-        conflicts::swa,
-        conflicts::lookahead,
+        averaging::ema,
+        averaging::swa,
+        averaging::lookahead,
         conflicts::precision_and_backend,
         param_groups::together,
     ];
@@ -96,7 +98,6 @@ pub(crate) fn all(
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
-        .chain(names::sinks(loaded, vocabulary))
         .chain(names::backend(loaded, vocabulary))
         .chain(conflicts::transforms(loaded, vocabulary))
         .chain(conflicts::monitors(loaded, vocabulary))

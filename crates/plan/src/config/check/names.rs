@@ -181,23 +181,6 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
     })
 }
 
-/// Sinks that are not registered.
-pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
-    let Some(family) = vocabulary.family(SINKS) else { return Vec::new() };
-    let unknown = |(index, name): (usize, &String)| {
-        if family.kind(name).is_some() {
-            return None;
-        }
-        let (what, help) = not_one_of(name, family.names());
-        let finding = Finding::new(format!("{SINKS}[{index}]"), what);
-        Some(match help {
-            Some(help) => finding.help(help),
-            None => finding,
-        })
-    };
-    loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
-}
-
 /// A backend that is not registered.
 pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Finding> {
     let asked = &loaded.experiment.distributed.backend;
@@ -214,10 +197,11 @@ pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Findin
     })
 }
 
-/// Sinks next to themselves.
+/// Sinks that are named twice: both would write the same files.
 pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
-    let mut pairs = loaded.experiment.logging.sinks.windows(2);
-    let is_twice = pairs.any(|pair| pair[0] == pair[1]);
+    let names: Vec<&str> =
+        loaded.experiment.logging.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let is_twice = (1..names.len()).any(|at| names[..at].contains(&names[at]));
     is_twice.then(|| Finding::new(SINKS, "names a sink twice")).into_iter().collect()
 }
 

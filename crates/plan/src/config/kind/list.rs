@@ -1,5 +1,5 @@
 //! Lists of an experiment whose entries each choose a kind: `[[data.transforms.train]]`,
-//! `[[model.layers]]`.
+//! `[[model.layers]]`, `logging.sinks`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,12 @@ use serde_json::Value;
 use crate::config::kind::{Choice, FamilySpec, Key, Options};
 
 /// Lists of an experiment whose entries each choose a kind.
-pub const LISTS: [&str; 3] = ["data.transforms.train", "data.transforms.val", "model.layers"];
+pub const LISTS: [&str; 4] =
+    ["data.transforms.train", "data.transforms.val", "model.layers", SINKS];
+
+/// The list whose entries choose sinks. An entry may be a name alone: `"csv"` is
+/// `{ name = "csv" }`.
+pub const SINKS: &str = "logging.sinks";
 
 /// An entry of a list: a table of a name, and the options of the kind that it chooses.
 ///
@@ -29,6 +34,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The entry of the kind called `name`, without options.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), key: None, options: Options::new() }
+    }
+
     /// What it chooses.
     pub fn choice(&self) -> Choice {
         Choice { name: self.name.clone(), options: self.options.clone() }
@@ -52,9 +62,27 @@ impl Serialize for Entry {
     }
 }
 
+/// Writes entries without options as their names alone.
+pub(crate) fn names_or_tables<S: Serializer>(
+    entries: &[Entry],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    /// An entry as such a list has it.
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Written<'a> {
+        Name(&'a str),
+        Table(&'a Entry),
+    }
+    serializer.collect_seq(entries.iter().map(|entry| {
+        let is_name = entry.key.is_none() && entry.options.is_empty();
+        if is_name { Written::Name(&entry.name) } else { Written::Table(entry) }
+    }))
+}
+
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(EntryVisitor)
+        deserializer.deserialize_any(EntryVisitor)
     }
 }
 
@@ -65,6 +93,10 @@ impl<'de> Visitor<'de> for EntryVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a table")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Entry, E> {
+        Ok(Entry::named(name))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Entry, A::Error> {
