@@ -22,7 +22,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::config;
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, StopRequest};
+use ddprun::engine::Engine;
 use ddprun::kinds::Kinds;
 use ddprun::ops::{open_gpu, take_gpu_peak, trim_gpu_memory, visible_gpus};
 use ddprun::plan::{DataFacts, Facts, GpuFacts, Modality, Plan, SourcePlan};
@@ -256,7 +256,7 @@ impl Work {
         let mut next = next.map_err(candle_core::Error::msg)?;
         let mut step = |at: usize| {
             let passes = order.passes(at % order.steps(), Rank(0));
-            let stepped = engine.step(&passes, &mut next, &|| StopRequest::None);
+            let stepped = engine.step(&passes, &mut next, &|| None);
             if let Some(notice) = engine.take_notice() {
                 println!("TABLE | ddprun {}: {notice} | | |", self.name);
             }

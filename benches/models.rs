@@ -31,7 +31,6 @@ use std::time::{Duration, Instant};
 
 use ddprun::config;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::StopRequest;
 use ddprun::kinds::Kinds;
 use ddprun::model::Models;
 use ddprun::plan::{
@@ -103,8 +102,7 @@ fn steps(plan: &Plan) -> [f64; 2] {
     let order = EpochOrder::new(&plan.data, &plan.batch, WorldSize::ONE, plan.seed, 0);
     let passes = order.passes(0, Rank(0));
     let batch = batch(plan, &passes[0].samples);
-    let mut step =
-        || engine.step(&passes, &mut || Ok(batch.clone()), &|| StopRequest::None).expect("a step");
+    let mut step = || engine.step(&passes, &mut || Ok(batch.clone()), &|| None).expect("a step");
     let _warm = [step(), step()];
     let (began, used) = (Instant::now(), processor_time());
     let mut n = 0;

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use candle_core::Device;
 use ddprun::collective::{Backends, Collective, JoiningRank};
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, StopRequest};
+use ddprun::engine::Engine;
 use ddprun::internals::launch::{self, Membership, PreparedRun};
 use ddprun::kinds::Kinds;
 use ddprun::plan::Plan;
@@ -89,9 +89,7 @@ impl Trainer {
     fn step(&mut self) {
         let passes = self.order.passes(self.steps % self.order.steps(), self.rank);
         let batch = &self.batches[self.steps % self.batches.len()];
-        self.engine
-            .step(&passes, &mut || Ok(batch.clone()), &|| StopRequest::None)
-            .expect("a step");
+        self.engine.step(&passes, &mut || Ok(batch.clone()), &|| None).expect("a step");
         self.steps += 1;
     }
 

@@ -2,7 +2,7 @@
 
 use crate::collective;
 use crate::data;
-use crate::engine::vote::StopRequest;
+use crate::launch::Stop;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
 
@@ -136,7 +136,7 @@ pub enum Error {
     },
     /// The run is asked to stop, and does not wait for the end of an evaluation.
     #[error("the evaluation was broken off, as the run is asked to stop")]
-    BrokenOff(StopRequest),
+    BrokenOff(Stop),
     /// All labels of an evaluation are ones that do not count.
     #[error("all labels of the {split} samples are ignored (-100), so there is no loss to measure")]
     NothingCounts {

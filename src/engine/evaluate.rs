@@ -9,12 +9,11 @@ use crate::collective::Collective;
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
 use crate::engine::batch_to_device::DeviceBatch;
-use crate::engine::pass::draws;
-use crate::engine::pass::scalar;
+use crate::engine::pass::{draws, scalar};
 use crate::engine::step::NextBatch;
-use crate::engine::vote::{PassReport, StopRequest, Totals, exchange};
+use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error};
-use crate::launch::Phase;
+use crate::launch::{Phase, Stop};
 use crate::loss::counted_samples;
 use crate::metric::{self, Kept};
 use crate::model::{Comparison, asked};
@@ -57,7 +56,7 @@ pub struct Evaluation {
     /// Samples that cannot be read.
     pub unreadable: u64,
     /// The strongest request to stop that any rank had at its end.
-    pub stop_request: StopRequest,
+    pub stop_request: Option<Stop>,
 }
 
 /// What a rank tells the others when its chunks are evaluated, or are not going to be.
@@ -65,7 +64,7 @@ pub struct Evaluation {
 struct Part {
     passes: Vec<PassReport>,
     /// What it asks for.
-    stop_request: StopRequest,
+    stop_request: Option<Stop>,
     /// Whether chunks of it are missing, because of that.
     is_broken_off: bool,
 }
@@ -118,7 +117,7 @@ impl Engine {
         chunks: &[Chunk],
         next: NextBatch<'_>,
     ) -> Result<Evaluation, Error> {
-        self.evaluate_unless(split, chunks, next, &|| StopRequest::None)
+        self.evaluate_unless(split, chunks, next, &|| None)
     }
 
     /// As [`Engine::evaluate`], unless `wishes` asks to stop: then it ends after the batch at hand.
@@ -131,7 +130,7 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> StopRequest,
+        wishes: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
         let step = self.state.step;
@@ -152,7 +151,7 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> StopRequest,
+        wishes: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
         let mut found = self.evaluate_parameters(split, chunks, next, wishes)?;
@@ -172,7 +171,7 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> StopRequest,
+        wishes: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
         let answers = self.answers(split);
         let mut passes = Vec::with_capacity(chunks.len());
@@ -181,7 +180,7 @@ impl Engine {
         let mut is_broken_off = false;
         for chunk in chunks {
             // Every rank hears of it by itself. One that does not waits for the others at the end.
-            is_broken_off = wishes().is_urgent();
+            is_broken_off = wishes().is_some_and(Stop::is_urgent);
             if is_broken_off {
                 break;
             }
@@ -199,10 +198,11 @@ impl Engine {
         }
         let mine = Part { passes, stop_request: wishes(), is_broken_off };
         let all = exchange(self.collective.as_ref(), &mine)?;
-        let asked = all.iter().map(|part| part.stop_request).max();
-        let stop_request = asked.unwrap_or_default();
-        if all.iter().any(|part| part.is_broken_off) {
-            return Err(Error::BrokenOff(stop_request));
+        let stop_request = all.iter().filter_map(|part| part.stop_request).max();
+        if let Some(stop) = stop_request
+            && all.iter().any(|part| part.is_broken_off)
+        {
+            return Err(Error::BrokenOff(stop));
         }
         let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
         let kept = gather(self.collective.as_ref(), &kept)?;

@@ -9,7 +9,7 @@
 //! use candle_core::{Device, Tensor};
 //! use ddprun::config::{kind::Choice, load_text};
 //! use ddprun::data::{Batch, sampler::EpochOrder};
-//! use ddprun::engine::{Engine, StopRequest};
+//! use ddprun::engine::Engine;
 //! use ddprun::kinds::Kinds;
 //! use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 //! use ddprun::units::{Bytes, Rank, WorldSize};
@@ -65,7 +65,7 @@
 //!             unreadable: 0,
 //!         })
 //!     };
-//!     losses.push(engine.step(&passes, &mut next, &|| StopRequest::None).unwrap().loss);
+//!     losses.push(engine.step(&passes, &mut next, &|| None).unwrap().loss);
 //! }
 //! assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
 //! ```
@@ -107,6 +107,7 @@ mod vote;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use crate::launch::Stop;
 pub(crate) use averaged_model::swap_averages;
 #[cfg(feature = "cuda")]
 pub(crate) use batch_to_device::DeviceTensors;
@@ -119,7 +120,6 @@ pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
 pub use state::{EpochSums, LeftToDo, SwaState, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
-pub use vote::StopRequest;
 pub(crate) use vote::exchange;
 
 use candle_core::Device;

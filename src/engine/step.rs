@@ -1,13 +1,14 @@
 //! The training step, in the order of its mathematics.
 
-use crate::data::{self, Batch, sampler::MicroBatch};
+use crate::data::sampler::MicroBatch;
+use crate::data::{self, Batch};
 use crate::engine::pass::{Found, Passes, Placed};
 use crate::engine::rank_stats::RankReport;
 use crate::engine::straggler::Stragglers;
 use crate::engine::update::MeanGradient;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
-use crate::engine::{Clock, Engine, Error, StopRequest};
-use crate::launch::Phase;
+use crate::engine::{Clock, Engine, Error};
+use crate::launch::{Phase, Stop};
 use crate::optim::Rates;
 
 /// Gives the batch of each pass of a step, in order.
@@ -33,7 +34,7 @@ pub struct StepReport {
     /// Samples of all ranks.
     pub samples: u64,
     /// The strongest request of any rank.
-    pub stop_request: StopRequest,
+    pub stop_request: Option<Stop>,
 }
 
 /// A step under way.
@@ -69,7 +70,7 @@ impl Engine {
         &mut self,
         micro_batches: &[MicroBatch],
         next: NextBatch<'_>,
-        stop_request: &dyn Fn() -> StopRequest,
+        stop_request: &dyn Fn() -> Option<Stop>,
     ) -> Result<StepReport, Error> {
         let step = self.begin_step();
         let mut reports = self.forward_backward(&step, micro_batches, next)?;
@@ -233,7 +234,7 @@ impl Engine {
         &mut self,
         step: &Step,
         passes: Vec<PassReport>,
-        stop_request: StopRequest,
+        stop_request: Option<Stop>,
     ) -> Result<Reduced, Error> {
         let waited = (1e6 * (self.time.data - step.waited_before)) as u64;
         let vote = Vote {
@@ -269,7 +270,7 @@ impl Engine {
             loss_scale: self.state.scaler.map(|scaler| scaler.scale),
             updated,
             samples: totals.samples,
-            stop_request: votes.iter().map(|vote| vote.stop_request).max().unwrap_or_default(),
+            stop_request: votes.iter().filter_map(|vote| vote.stop_request).max(),
         }
     }
 

@@ -14,10 +14,10 @@ use crate::data::sampler::MicroBatch;
 use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::pass::Passes;
 use crate::engine::step::NextBatch;
-use crate::engine::vote::{StopRequest, exchange};
+use crate::engine::vote::exchange;
 use crate::engine::{Engine, Error};
 use crate::failpoint;
-use crate::launch::Phase;
+use crate::launch::{Phase, Stop};
 use crate::nn::{Buffer, ForwardContext, Mode, Params, Track, change_values};
 use crate::ops::BatchGroup;
 use crate::optim::{follow_values, swa_share};
@@ -68,7 +68,7 @@ impl Engine {
         &mut self,
         steps: &mut dyn Iterator<Item = Vec<MicroBatch>>,
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> StopRequest,
+        wishes: &dyn Fn() -> Option<Stop>,
     ) -> std::result::Result<(), Error> {
         let step = self.state.step;
         let failed = |source| Error::Tensor { phase: "update_bn", step, source };
@@ -104,11 +104,11 @@ impl Engine {
     /// The most urgent of what all ranks are asked for, if it cannot wait; equal on all ranks.
     fn urgent_request(
         &self,
-        wishes: &dyn Fn() -> StopRequest,
-    ) -> std::result::Result<Option<StopRequest>, Error> {
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> std::result::Result<Option<Stop>, Error> {
         (self.observer)(self.state.step, Phase::Reducing);
         let all = exchange(self.collective.as_ref(), &wishes())?;
-        Ok(all.into_iter().max().filter(|stop| stop.is_urgent()))
+        Ok(all.into_iter().flatten().max().filter(|stop: &Stop| stop.is_urgent()))
     }
 
     /// The passes of a step; those that share their statistics at once.

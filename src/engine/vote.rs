@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::collective::Collective;
 use crate::engine::error::Error;
 use crate::engine::rank_stats::RankReport;
+use crate::launch::Stop;
 use crate::units::Rank;
 
 /// One rank's part of a step.
@@ -14,8 +15,8 @@ pub(crate) struct Vote {
     pub(crate) passes: Vec<PassReport>,
     /// Parameters (registration index) without a gradient.
     pub(crate) unused: Vec<usize>,
-    /// What its signals and its clock ask for.
-    pub(crate) stop_request: StopRequest,
+    /// What its signals and its clock ask for; the strongest request of any rank counts.
+    pub(crate) stop_request: Option<Stop>,
     /// Microseconds that it waited for its data.
     pub(crate) waited: u64,
     /// Rank 0's: whether all shall tell what they have done with the next step.
@@ -31,34 +32,6 @@ impl Vote {
     /// than there are ranks.
     pub(crate) fn had_samples(&self) -> bool {
         !self.passes.is_empty()
-    }
-}
-
-/// What a rank asks for at the step boundary; the strongest request of any rank wins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum StopRequest {
-    /// No request.
-    #[default]
-    None,
-    /// Save and leave, to come back with more ranks.
-    Resize,
-    /// The time budget is used up: save and end.
-    EndOfTime,
-    /// Save and leave: the parent process sends no heartbeat.
-    Unwatched,
-    /// Save and leave (SIGTERM).
-    Stop,
-    /// Save and leave (Ctrl-C).
-    Interrupt,
-    /// Leave without saving (second Ctrl-C).
-    Abandon,
-}
-
-impl StopRequest {
-    /// Whether an evaluation is broken off for it, to be made when the run goes on: whoever asks
-    /// may kill the process before it would be over.
-    pub fn is_urgent(self) -> bool {
-        self >= Self::Unwatched
     }
 }
 

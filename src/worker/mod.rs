@@ -31,11 +31,11 @@ pub(crate) use failure::Error;
 use crate::checkpoint;
 use crate::collective::Collective;
 use crate::data::{DataSource, Odds, Splits};
-use crate::engine::{Clock, Engine, Split, StopRequest};
+use crate::engine::{Clock, Engine, Split};
 use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
-use crate::launch::{ErrorReport, Link, Membership, Phase, rank_env};
+use crate::launch::{ErrorReport, Link, Membership, Phase, Stop, rank_env};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::RankLog;
 use crate::units::Rank;
@@ -92,11 +92,11 @@ pub(crate) struct Wishes {
 
 impl Wishes {
     /// The strongest of them.
-    pub(crate) fn now(&self) -> StopRequest {
+    pub(crate) fn now(&self) -> Option<Stop> {
         let is_late = |left: Duration| self.clock.seconds() >= left.as_secs_f64();
         let is_over = self.left.is_some_and(is_late);
-        let time = if is_over { StopRequest::EndOfTime } else { StopRequest::None };
-        train::wish_of(self.link.stop_requested()).max(time)
+        let time = is_over.then_some(Stop::EndOfTime);
+        self.link.stop_requested().max(time)
     }
 }
 
@@ -182,9 +182,7 @@ fn live(
     Ok(match ending {
         Ending::Done(_) if run.missed_expectations().is_some() => ExitCode::Expectation,
         Ending::Done(_) => ExitCode::Ok,
-        Ending::Left(StopRequest::Resize) => ExitCode::Resized,
-        Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => ExitCode::Preempted,
-        Ending::Left(_) => ExitCode::Interrupted,
+        Ending::Left(stop) => stop.exit_code(),
     })
 }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
 use crate::data::{Baseline, Dataset};
-use crate::engine::{self, Engine, Evaluation, Split, StopRequest, exchange};
+use crate::engine::{self, Engine, Evaluation, Split, exchange};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
-use crate::launch::Phase;
+use crate::launch::{Phase, Stop};
 use crate::metric::{Mase, Metric};
 use crate::plan::Plan;
 use crate::record;
@@ -96,15 +96,15 @@ fn solved(run: &mut RankRun) -> Result<Option<f64>, Error> {
         return Ok(None);
     }
     let wishes = run.wishes();
-    let heard = Cell::new(StopRequest::None);
+    let heard = Cell::new(None);
     let is_stopped = || {
         heard.set(wishes.now());
-        heard.get().is_urgent()
+        heard.get().is_some_and(Stop::is_urgent)
     };
     let simulation = Simulation { source: run.source.as_ref(), eyes: run.eyes.as_ref() };
     let found = success(&run.plan, simulation, &mut run.engine, &is_stopped);
     let all = exchange(run.collective.as_ref(), &heard.get())?;
-    match all.into_iter().max().filter(|asked| asked.is_urgent()) {
+    match all.into_iter().flatten().max().filter(|asked: &Stop| asked.is_urgent()) {
         Some(asked) => Err(engine::Error::BrokenOff(asked).into()),
         None => Ok(found?),
     }

@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Importance, Overdue};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{self, Clock, Evaluation, LeftToDo, Split, StepReport, StopRequest};
+use crate::engine::{self, Clock, Evaluation, LeftToDo, Split, StepReport};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -26,13 +26,13 @@ pub(crate) enum Ending {
     /// All that was to be done is done.
     Done(Reason),
     /// Left because of this request.
-    Left(StopRequest),
+    Left(Stop),
 }
 
 impl Ending {
     /// Whether the state is saved before it: all but a second Ctrl-C leave time for that.
     fn saves(self) -> bool {
-        self != Self::Left(StopRequest::Abandon)
+        self != Self::Left(Stop::Abandon)
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
 fn complete_step(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let Some(left) = run.engine.state().left else { return Ok(None) };
     let edge = Edge::after(run.engine.state().step, &run.plan.length);
-    let ending = settle(run, &edge, left, StopRequest::None)?;
+    let ending = settle(run, &edge, left, None)?;
     let is_over = run.engine.state().step >= run.plan.length.total_steps;
     Ok(ending.or(is_over.then_some(Ending::Done(Reason::Completed))))
 }
@@ -165,7 +165,7 @@ fn training_feed(
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
 fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
     let edge = Edge::after(report.step, &run.plan.length);
-    if report.stop_request == StopRequest::Abandon {
+    if report.stop_request == Some(Stop::Abandon) {
         report_saves(run, Wait::No)?;
         record_step(run, report, &edge)?;
         return Ok(ending(run, report.stop_request, &edge));
@@ -195,7 +195,7 @@ fn settle(
     run: &mut RankRun,
     edge: &Edge,
     mut left: LeftToDo,
-    mut asked: StopRequest,
+    mut asked: Option<Stop>,
 ) -> Result<Option<Ending>, Error> {
     let mut is_best = false;
     let best = run.engine.state().best.clone();
@@ -204,8 +204,11 @@ fn settle(
     // Of a run that was over when this was left.
     let again = run.engine.state_mut().left.take();
     let was_over = again.and_then(|_| triggers::over(run.engine.state(), &run.plan));
-    if is_due && asked.is_urgent() {
-        return leave_to_do(run, left, asked).map(Some);
+    if let Some(stop) = asked
+        && is_due
+        && stop.is_urgent()
+    {
+        return leave_to_do(run, left, stop).map(Some);
     }
     if edge.ends_run
         && let Err(stop) = complete_average(run)?
@@ -245,7 +248,7 @@ fn settle(
     if leaving {
         say_unwatched(run, asked)?;
     }
-    if ending == Some(Ending::Left(StopRequest::Abandon)) {
+    if ending == Some(Ending::Left(Stop::Abandon)) {
         return Ok(ending);
     }
     if leaving || edge.ends_run {
@@ -260,10 +263,10 @@ fn settle(
 }
 
 /// Saves the state before an evaluation that was broken off, and leaves.
-fn leave_to_do(run: &mut RankRun, left: LeftToDo, stop: StopRequest) -> Result<Ending, Error> {
+fn leave_to_do(run: &mut RankRun, left: LeftToDo, stop: Stop) -> Result<Ending, Error> {
     let ending = Ending::Left(stop);
     if ending.saves() {
-        say_unwatched(run, stop)?;
+        say_unwatched(run, Some(stop))?;
         let message = "the evaluation is broken off; it is made when the run continues";
         run.record(&Event::Warned { message: message.to_owned() })?;
         report_saves(run, Wait::ForDisk)?;
@@ -273,8 +276,8 @@ fn leave_to_do(run: &mut RankRun, left: LeftToDo, stop: StopRequest) -> Result<E
     Ok(ending)
 }
 
-fn say_unwatched(run: &mut RankRun, asked: StopRequest) -> Result<(), Error> {
-    if asked != StopRequest::Unwatched {
+fn say_unwatched(run: &mut RankRun, asked: Option<Stop>) -> Result<(), Error> {
+    if asked != Some(Stop::Unwatched) {
         return Ok(());
     }
     let message = "no heartbeat from the parent process for `distributed.timeout` (is it \
@@ -313,11 +316,11 @@ struct Validated {
     /// Whether it is the best so far.
     is_best: bool,
     /// What was asked for meanwhile.
-    stop_request: StopRequest,
+    stop_request: Option<Stop>,
 }
 
 /// Evaluates on the whole validation set; the request for which that was broken off.
-fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, StopRequest>, Error> {
+fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, Error> {
     let clock = Clock::start();
     run.link.progress(edge.step, Phase::Evaluating);
     failpoint::reach("validate");
@@ -347,19 +350,16 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, StopRequ
 }
 
 /// Evaluates the average that takes the place of the weights of the last evaluation.
-fn evaluate_once_more(
-    run: &mut RankRun,
-    edge: &Edge,
-) -> Result<Result<Validated, StopRequest>, Error> {
+fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, Error> {
     if run.plan.validate_every == Cadence::Never {
-        return Ok(Ok(Validated { is_best: false, stop_request: StopRequest::None }));
+        return Ok(Ok(Validated { is_best: false, stop_request: None }));
     }
     evaluate(run, edge)
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
 /// that would come next. Whether it did, or the request for which that was broken off.
-fn complete_average(run: &mut RankRun) -> Result<Result<bool, StopRequest>, Error> {
+fn complete_average(run: &mut RankRun) -> Result<Result<bool, Stop>, Error> {
     if !run.engine.has_open_average() {
         return Ok(Ok(false));
     }
@@ -454,18 +454,14 @@ fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
 }
 
 /// Whether the run ends at this edge before its last step, and why.
-fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Ending> {
+fn ending(run: &RankRun, stop_request: Option<Stop>, edge: &Edge) -> Option<Ending> {
     match stop_request {
-        StopRequest::Unwatched
-        | StopRequest::Stop
-        | StopRequest::Interrupt
-        | StopRequest::Abandon => Some(Ending::Left(stop_request)),
+        Some(stop) if stop.is_urgent() => Some(Ending::Left(stop)),
         // A run that is over anyway needs neither more time nor another number of ranks.
         _ if edge.ends_run => None,
-        StopRequest::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
+        Some(Stop::EndOfTime) => Some(Ending::Done(Reason::OutOfTime)),
         _ if run.engine.state().is_stuck(&run.plan) => Some(Ending::Done(Reason::EarlyStopped)),
-        StopRequest::Resize => Some(Ending::Left(StopRequest::Resize)),
-        StopRequest::None => None,
+        stop => stop.map(Ending::Left),
     }
 }
 
@@ -574,8 +570,8 @@ fn finish(run: &mut RankRun, mut ending: Ending) -> Result<Ending, Error> {
     let reason = match ending {
         Ending::Done(reason) => reason,
         // The run is not over: these would not be its last words.
-        Ending::Left(StopRequest::Resize) => return Ok(ending),
-        Ending::Left(StopRequest::Abandon) => Reason::Abandoned,
+        Ending::Left(Stop::Resize) => return Ok(ending),
+        Ending::Left(Stop::Abandon) => Reason::Abandoned,
         Ending::Left(_) => Reason::Stopped,
     };
     let is_over = matches!(ending, Ending::Done(_));
@@ -592,16 +588,4 @@ fn finish(run: &mut RankRun, mut ending: Ending) -> Result<Ending, Error> {
         no_checkpoint: is_over && run.rank.is_first() && !has_checkpoint(run).unwrap_or(true),
     }))?;
     Ok(ending)
-}
-
-/// What a stop request of the launcher or of a signal means for the vote.
-pub(crate) fn wish_of(stop: Option<Stop>) -> StopRequest {
-    match stop {
-        None => StopRequest::None,
-        Some(Stop::Resize) => StopRequest::Resize,
-        Some(Stop::Unwatched) => StopRequest::Unwatched,
-        Some(Stop::Preempt) => StopRequest::Stop,
-        Some(Stop::Interrupt) => StopRequest::Interrupt,
-        Some(Stop::Abandon) => StopRequest::Abandon,
-    }
 }

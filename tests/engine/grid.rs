@@ -7,7 +7,6 @@ use std::sync::Arc;
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::sampler::{EpochOrder, MicroBatch};
 use ddprun::data::{Dataset, SampleError, Target};
-use ddprun::engine::StopRequest;
 use ddprun::internals::collective::Collective;
 use ddprun::plan::{MixupMode, MixupPlan, Plan, Precision};
 use ddprun::rng::Key;
@@ -97,7 +96,7 @@ fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String
     for step in 0..n_steps {
         let passes = order.passes(step, rank);
         let mut next = || loader.next().unwrap().map(|loaded| loaded.batch);
-        let report = engine.step(&passes, &mut next, &|| StopRequest::None).unwrap();
+        let report = engine.step(&passes, &mut next, &|| None).unwrap();
         told.push((report.loss.to_bits(), report.grad_norm.to_bits()));
     }
     engine.broadcast_buffers().unwrap();

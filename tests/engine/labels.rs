@@ -4,7 +4,6 @@ use candle_core::Tensor;
 
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::StopRequest;
 use ddprun::loss::{self, ClassWeights, CrossEntropy, Focal};
 use ddprun::plan::Plan;
 use ddprun::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Shards};
@@ -34,7 +33,7 @@ fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
             let passes = order.passes(step as usize, rank);
             let mut next = passes.iter();
             let mut batch = || Ok(partly(&next.next().unwrap().samples));
-            let report = engine.step(&passes, &mut batch, &|| StopRequest::None).unwrap();
+            let report = engine.step(&passes, &mut batch, &|| None).unwrap();
             (report.loss, report.grad_norm)
         };
         (0..3).map(run).collect()

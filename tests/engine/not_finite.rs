@@ -2,7 +2,7 @@
 
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, Error, StopRequest};
+use ddprun::engine::{Engine, Error};
 use ddprun::plan::{OnNonFinite, Precision, ScalerPlan};
 
 use crate::support::{batch, engine, fingerprint, on_ranks, plan, step};
@@ -81,7 +81,7 @@ fn a_batch_that_is_skipped_leaves_running_statistics_that_are_numbers() {
                 let inputs = (batch.inputs * factor).unwrap();
                 Ok(Batch { inputs, ..batch })
             };
-            let report = engine.step(&passes, &mut poisoned, &|| StopRequest::None).unwrap();
+            let report = engine.step(&passes, &mut poisoned, &|| None).unwrap();
             assert!(!report.updated && report.loss.is_nan());
             assert!(has_finite_buffers(&engine), "{joint}");
             assert!(step(&mut engine, &plan, rank).unwrap().updated);

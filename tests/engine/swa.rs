@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use ddprun::config::kind::{Entry, Options};
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, MicroBatch, evaluation_chunks};
-use ddprun::engine::{Engine, Error, Split, StopRequest, SwaState};
+use ddprun::engine::{Engine, Error, Split, Stop, SwaState};
 use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
@@ -124,7 +124,7 @@ fn moving_averages_with_and_without_buffers_are_timms() {
         plan.schedule = optim::schedule(&ExponentialLr { gamma: 1.0 }, 16);
         let (mut engine, passes) = golden_engine(&plan);
         for step in 0..8 {
-            engine.step(&passes, &mut || Ok(golden_batch(step)), &|| StopRequest::None).unwrap();
+            engine.step(&passes, &mut || Ok(golden_batch(step)), &|| None).unwrap();
         }
         check_averages(&mut engine, &plan, (key, &golden[key]));
     }
@@ -141,7 +141,7 @@ fn averages_rates_and_statistics_are_pytorchs() {
         let (mut engine, passes) = golden_engine(&plan);
         for step in 0..16 {
             let mut next = || Ok(golden_batch(step));
-            let report = engine.step(&passes, &mut next, &|| StopRequest::None).unwrap();
+            let report = engine.step(&passes, &mut next, &|| None).unwrap();
             let at = |key: &str| golden[key][step as usize].as_f64().unwrap();
             near("learning rate", report.lr, at("lrs"), 1e-12);
             near("loss", report.loss, at("losses"), 1e-5);
@@ -150,9 +150,7 @@ fn averages_rates_and_statistics_are_pytorchs() {
         let mut steps = 16..;
         let mut all = (0..4).map(|_| passes.clone());
         engine
-            .update_bn(&mut all, &mut || Ok(golden_batch(steps.next().unwrap())), &|| {
-                StopRequest::None
-            })
+            .update_bn(&mut all, &mut || Ok(golden_batch(steps.next().unwrap())), &|| None)
             .unwrap();
         assert_eq!(engine.state().swa, Some(SwaState { averaged: 3, is_complete: true }));
         check_averages(&mut engine, &plan, (key, golden));
@@ -173,7 +171,7 @@ fn update_bn(
     plan: &Plan,
     rank: Rank,
     epoch: u64,
-    wishes: &dyn Fn() -> StopRequest,
+    wishes: &dyn Fn() -> Option<Stop>,
 ) -> Result<(), Error> {
     let world = plan.distributed.world_size;
     let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, epoch);
@@ -184,7 +182,7 @@ fn update_bn(
 }
 
 fn complete(engine: &mut Engine, plan: &Plan, rank: Rank, epoch: u64) {
-    update_bn(engine, plan, rank, epoch, &|| StopRequest::None).unwrap();
+    update_bn(engine, plan, rank, epoch, &|| None).unwrap();
 }
 
 fn val_loss(engine: &mut Engine, plan: &Plan, rank: Rank) -> f64 {
@@ -340,10 +338,10 @@ fn statistics_that_are_broken_off_leave_the_average_open_and_all_values_as_they_
             let wishes = || {
                 steps.set(steps.get() + 1);
                 let is_asked = rank.index() == 1 && steps.get() == 3;
-                if is_asked { StopRequest::Interrupt } else { StopRequest::None }
+                is_asked.then_some(Stop::Interrupt)
             };
             let error = update_bn(&mut engine, &plan, rank, 2, &wishes).unwrap_err();
-            assert!(matches!(error, Error::BrokenOff(StopRequest::Interrupt)), "{error}");
+            assert!(matches!(error, Error::BrokenOff(Stop::Interrupt)), "{error}");
             assert_eq!(steps.get(), 3);
             assert!(engine.has_open_average());
             assert_eq!(fingerprint(&engine), before);

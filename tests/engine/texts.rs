@@ -5,7 +5,7 @@ use candle_core::DType;
 use ddprun::config::kind::Choice;
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, StopRequest};
+use ddprun::engine::Engine;
 use ddprun::optim::{self, AdamW, Constant};
 use ddprun::plan::{Plan, Precision};
 use ddprun::units::Rank;
@@ -78,7 +78,7 @@ fn losses(plan: &Plan) -> Vec<f64> {
             let passes = order.passes((step % 6) as usize, rank);
             let mut next = passes.iter();
             let mut batch = || Ok(said_again(&next.next().unwrap().samples));
-            engine.step(&passes, &mut batch, &|| StopRequest::None).unwrap().loss
+            engine.step(&passes, &mut batch, &|| None).unwrap().loss
         };
         (0..24).map(loss).collect()
     });

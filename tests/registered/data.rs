@@ -11,7 +11,7 @@ use ddprun::config::{self, Loaded, Problems};
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::data::{self, Asked, Splits};
-use ddprun::engine::{Engine, Split, StopRequest};
+use ddprun::engine::{Engine, Split};
 use ddprun::kinds::Kinds;
 use ddprun::plan::{Facts, Plan, Targets};
 use ddprun::units::{Rank, WorldSize};
@@ -84,7 +84,7 @@ fn trained(plan: Plan, splits: Splits, kinds: &Kinds) -> BTreeMap<String, f64> {
             let loader = Loader::start(splits.train.clone(), requests.into_iter(), settings);
             let mut loader = loader.expect("a loader");
             let mut next = || Ok(loader.next().expect("a batch").expect("points").batch);
-            engine.step(&passes, &mut next, &|| StopRequest::None).expect("a step");
+            engine.step(&passes, &mut next, &|| None).expect("a step");
         }
     }
     let n = splits.val.len();

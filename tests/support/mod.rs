@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{Device, Tensor};
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Components, Engine, StepReport, StopRequest};
+use ddprun::engine::{Components, Engine, StepReport};
 use ddprun::internals::collective::{self, Collective};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
@@ -263,9 +263,7 @@ pub(crate) fn step(
         EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch);
     let passes = order.passes((done % plan.length.steps_per_epoch) as usize, rank);
     let mut batches = passes.clone().into_iter().filter(|pass| !pass.samples.is_empty());
-    engine.step(&passes, &mut || Ok(batch(plan, &batches.next().unwrap().samples)), &|| {
-        StopRequest::None
-    })
+    engine.step(&passes, &mut || Ok(batch(plan, &batches.next().unwrap().samples)), &|| None)
 }
 
 /// BLAKE3 of all parameters, buffers, optimizer state and averages.

@@ -285,14 +285,7 @@ impl Shared {
 
     /// The strongest request so far.
     fn stop(&self) -> Option<Stop> {
-        match self.stop.load(Ordering::Relaxed) {
-            0 => None,
-            1 => Some(Stop::Resize),
-            2 => Some(Stop::Unwatched),
-            3 => Some(Stop::Preempt),
-            4 => Some(Stop::Interrupt),
-            _ => Some(Stop::Abandon),
-        }
+        Stop::from_number(self.stop.load(Ordering::Relaxed))
     }
 
     fn ask(&self, stop: Stop) {
