@@ -39,10 +39,10 @@ mod compressed;
 pub(crate) mod mpi;
 #[cfg(feature = "cuda")]
 mod nccl;
-mod backend;
+mod backends;
 
-pub use backend::{Backend, BackendFamily, Backends, JoiningRank, open_shm};
-pub(crate) use backend::{open_mpi, open_tcp};
+pub use backends::{Backend, BackendFamily, Backends, JoiningRank, open_shm};
+pub(crate) use backends::{open_mpi, open_tcp};
 pub use call::{Call, Op};
 pub use compressed::compressed;
 pub use error::{Error, Missing};

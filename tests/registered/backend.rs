@@ -96,6 +96,7 @@ fn a_users_backend_is_refused_where_it_does_not_reach_and_auto_leaves_it_alone()
             n_train: 400,
             n_val: 100,
             classes: ["a", "b", "c", "d"].map(str::to_owned).into(),
+            sample: Some(vec![3, 16, 16]),
             ..DataFacts::default()
         };
         let plan = Plan::new(&loaded, &Facts { nodes, ..Facts::of(data) }, &kinds);

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cuda")]
-use crate::collective::backend::tcp::through_connections;
-use crate::collective::backend::{Backend, JoiningRank};
+use crate::collective::backends::tcp::through_connections;
+use crate::collective::backends::{Backend, JoiningRank};
 #[cfg(feature = "cuda")]
 use crate::collective::device_group::Control;
 #[cfg(feature = "cuda")]

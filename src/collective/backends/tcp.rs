@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::backend::{Backend, JoiningRank};
+use crate::collective::backends::{Backend, JoiningRank};
 // Without CUDA there is nothing that a group controls.
 #[cfg(not(feature = "cuda"))]
 use crate::collective::Collective as Control;
@@ -20,7 +20,7 @@ use crate::plan::{BackendCapabilities, BackendFacts, SharedMemory};
 use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
 
-/// Several machines, through the CPUs' memory.
+/// Several machines (`--nnodes`), through the CPUs' memory.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TcpBackend {}

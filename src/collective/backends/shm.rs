@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::backend::{Backend, JoiningRank};
+use crate::collective::backends::{Backend, JoiningRank};
 use crate::collective::shm::Shm;
 use crate::collective::{Collective, Error};
 use crate::config::kind::Kind;

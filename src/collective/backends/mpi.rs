@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::backend::{Backend, JoiningRank};
+use crate::collective::backends::{Backend, JoiningRank};
 use crate::collective::leaders::{Leaders, Place};
 use crate::collective::links::Meanwhile;
 use crate::collective::machines::Machines;
@@ -16,7 +16,8 @@ use crate::config::kind::Kind;
 use crate::plan::{BackendCapabilities, BackendFacts, SharedMemory};
 use crate::units::{Rank, WorldSize};
 
-/// Ranks that an MPI launcher started, by its library.
+/// Ranks that an MPI launcher started (mpirun, or `srun --mpi=pmix`; docs/machines.md), by its
+/// library.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MpiBackend {}

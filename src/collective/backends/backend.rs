@@ -1,29 +1,16 @@
-//! The backend of a plan -> the group of a rank. A backend is a kind: it stands in one file with
-//! what the plan must know of it ([`BackendFacts`]) and how a rank joins its group.
-
-mod mpi;
-mod nccl;
-mod shm;
-mod tcp;
+//! What a backend is, and what a rank has to join a group with.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::collective::shm::Shm;
-use crate::collective::solo::alone;
-use crate::collective::{Collective, Error, compressed};
-use crate::config::kind::{BACKEND, Choice, Kind};
+use crate::collective::{Collective, Error};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Gpu;
 use crate::plan::{BackendFacts, DistributedPlan};
-use crate::registry::{Family, Member, Registry};
 use crate::transport::Peer;
-use crate::units::{Rank, WorldSize};
-
-pub(crate) use mpi::open_mpi;
-pub use shm::open_shm;
-pub(crate) use tcp::open_tcp;
+use crate::units::Rank;
 
 /// How ranks exchange tensors.
 pub trait Backend: Debug + Send + Sync {
@@ -83,7 +70,7 @@ impl<'a> JoiningRank<'a> {
         Ok(Arc::new(self.shm()?))
     }
 
-    fn shm(self) -> Result<Shm, Error> {
+    pub(super) fn shm(self) -> Result<Shm, Error> {
         let Self { plan, rank, memory, .. } = self;
         let memory = plan.backend.mapping.zip(memory);
         let (mapping, fd) =
@@ -93,82 +80,12 @@ impl<'a> JoiningRank<'a> {
 
     /// The group of this machine's ranks, if several of several machines share memory, and the
     /// connections.
-    fn machine(self) -> Result<(Option<Shm>, Vec<Peer>), Error> {
+    pub(super) fn machine(self) -> Result<(Option<Shm>, Vec<Peer>), Error> {
         let Self { plan, rank, memory, peers, .. } = self;
         let Some(mapping) = plan.machine_mapping else { return Ok((None, peers)) };
         let local = plan.local_world();
         let own = Rank(rank.0 % local.get());
         let fd = memory.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
         Ok((Some(Shm::open(&fd, mapping, own, local, plan.timeout)?), peers))
-    }
-}
-
-/// `distributed.backend`
-#[derive(Debug)]
-pub enum BackendFamily {}
-
-impl Family for BackendFamily {
-    const TABLE: &'static str = BACKEND;
-    const NOUN: &'static str = "backend";
-    type Object = dyn Backend;
-}
-
-impl<K: Kind + Backend> Member<BackendFamily> for K {
-    fn boxed(self) -> Box<dyn Backend> {
-        Box::new(self)
-    }
-}
-
-/// Backends that a program knows.
-pub type Backends = Registry<BackendFamily>;
-
-impl Default for Backends {
-    /// Those that come with ddprun.
-    fn default() -> Self {
-        let mut all = Self::empty();
-        all.add::<shm::SharedMemoryBackend>();
-        all.add::<nccl::NcclBackend>();
-        all.add::<tcp::TcpBackend>();
-        all.add::<mpi::MpiBackend>();
-        all
-    }
-}
-
-impl Backends {
-    /// What each says of itself.
-    pub fn facts(&self) -> Vec<BackendFacts> {
-        let built = self.names().filter_map(|name| self.build(&Choice::named(name)).ok());
-        built.map(|backend| backend.facts()).collect()
-    }
-
-    /// Checks that this machine can use the backend of a plan.
-    ///
-    /// # Errors
-    ///
-    /// What it is called, and why it cannot be used.
-    pub(crate) fn check(&self, plan: &DistributedPlan) -> Result<(), (String, String)> {
-        let Ok(backend) = self.build(&Choice::named(&plan.backend.name)) else { return Ok(()) };
-        let label = || plan.capabilities.label.clone().unwrap_or_else(|| plan.backend.name.clone());
-        backend.check().map_err(|why| (label(), why))
-    }
-
-    /// Joins the group of a plan, whose gradients are exchanged as its communication hook says. No
-    /// rank waits longer than the plan's timeout for another that makes no progress.
-    ///
-    /// # Errors
-    ///
-    /// What the rank was given is missing, or cannot be used.
-    pub fn open(&self, rank: JoiningRank<'_>) -> Result<Arc<dyn Collective>, Error> {
-        let plan = rank.plan;
-        if plan.world_size == WorldSize::ONE {
-            return Ok(alone());
-        }
-        #[cfg(feature = "cuda")]
-        if let (Some(gpu), true) = (rank.gpu, plan.nccl_if_apart) {
-            return Ok(compressed(nccl::open_if_apart(gpu, rank)?, plan.comm_hook));
-        }
-        let backend = self.build(&Choice::named(&plan.backend.name));
-        let backend = backend.map_err(|error| Error::Connections { what: error.to_string() })?;
-        Ok(compressed(backend.open(rank)?, plan.comm_hook))
     }
 }
