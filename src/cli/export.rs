@@ -311,7 +311,7 @@ fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), Er
 impl Chosen {
     /// The weights, or their averages.
     fn averaged(&self) -> Result<Vec<u8>, ErrorPage> {
-        checkpoint::averaged_model(&self.opened).map_err(|error| ErrorPage::from(error))
+        checkpoint::averaged_model(&self.opened).map_err(ErrorPage::from)
     }
 
     /// The plan of that run.

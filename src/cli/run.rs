@@ -68,7 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     };
     match code {
         ExitCode::Ok | ExitCode::Expectation | ExitCode::Preempted | ExitCode::Interrupted => {
-            mpi::leave()
+            mpi::leave();
         }
         failed => mpi::abort(failed.into()),
     }

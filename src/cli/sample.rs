@@ -73,10 +73,7 @@ enum Words<'a> {
 
 impl<'a> Words<'a> {
     fn of(plan: &'a Plan, kinds: &Kinds) -> Result<Self, ErrorPage> {
-        let open = |path: &Path| {
-            let opened = Tokenizer::open(path).map(Box::new);
-            opened
-        };
+        let open = |path: &Path| Tokenizer::open(path).map(Box::new);
         Ok(match source_of(plan, kinds)?.text() {
             Some(TextForm::Tokens(path)) => Self::Text(open(&path)?),
             Some(TextForm::Characters) => Self::Characters(plan),
@@ -89,7 +86,6 @@ impl<'a> Words<'a> {
             Some(TextForm::Chat { tokenizer: path, chat_template, eos_token }) => {
                 let tokenizer = open(&path)?;
                 let template = ChatTemplate::open(&path, chat_template.as_deref());
-                let _refused = |e: data::Error| ErrorPage::from_error(&e);
                 let template = Box::new(template?);
                 let end = tokenizer.end(eos_token.as_deref().or_else(|| template.eos_token()));
                 Self::Chat(tokenizer, template, end)

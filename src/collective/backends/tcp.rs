@@ -43,7 +43,8 @@ impl Backend for TcpBackend {
     }
 
     fn open(&self, rank: JoiningRank<'_>) -> Result<Arc<dyn Collective>, Error> {
-        Ok(through_connections(rank)?)
+        let group: Arc<dyn Collective> = through_connections(rank)?;
+        Ok(group)
     }
 }
 
