@@ -92,7 +92,7 @@ fn main() {
     let rule = &plan.optimizer;
     let zeros = |param: &Param| ParameterState::zeros(rule, 0, param.shape());
     let mut states: Vec<ParameterState> = params.parameters().iter().map(zeros).collect();
-    let tensors = states.iter_mut().flat_map(|state| state.tensors.first_mut());
+    let tensors = states.iter_mut().filter_map(|state| state.tensors.first_mut());
     tensors.for_each(|tensor| tensor.values.fill(0.1));
     let state = TrainState::new(&plan);
     let snapshot =

@@ -41,7 +41,12 @@ impl Backend for FilesBackend {
     fn open(&self, rank: JoiningRank<'_>) -> Result<Arc<dyn Collective>, Error> {
         let control = rank.through_shared_memory()?;
         // Rank 0 makes the folder, and tells the others where it is.
-        let own = control.rank().is_first().then(TempDir::new).transpose().map_err(failed)?;
+        let own = control
+            .rank()
+            .is_first()
+            .then(TempDir::new)
+            .transpose()
+            .map_err(|error| failed(&error))?;
         let path = own.as_ref().map_or_else(String::new, |own| own.path().display().to_string());
         let paths = control.all_gather(path.as_bytes())?;
         let folder = PathBuf::from(String::from_utf8_lossy(&paths[0]).into_owned());
@@ -49,7 +54,7 @@ impl Backend for FilesBackend {
     }
 }
 
-fn failed(error: io::Error) -> Error {
+fn failed(error: &io::Error) -> Error {
     Error::Connections { what: error.to_string() }
 }
 
@@ -76,11 +81,11 @@ impl Collective for Files {
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
         let file = |rank: u32| self.folder.join(rank.to_string());
         let bytes: Vec<u8> = segment.iter().flat_map(|value| value.to_le_bytes()).collect();
-        fs::write(file(self.rank().0), bytes).map_err(failed)?;
+        fs::write(file(self.rank().0), bytes).map_err(|error| failed(&error))?;
         self.barrier()?; // All have written.
         let read = |rank| Ok(fs::read(file(rank))?.chunks_exact(4).map(value).collect());
         let all = (0..self.world_size().get()).map(read).collect::<io::Result<Vec<Vec<f32>>>>();
-        let mut all = all.map_err(failed)?;
+        let mut all = all.map_err(|error| failed(&error))?;
         // As ddprun's own backends add: the bits are the same.
         tree_sum(&mut all.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
         segment.copy_from_slice(&all[0]);
