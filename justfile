@@ -24,24 +24,24 @@ fmt-check:
 lint:
     cargo clippy --locked --all-targets -- -D warnings
 
-# All tests; arguments go to `cargo test`: `just test --lib record`.
+# All tests; arguments go to `cargo test`: `just test -p ddprun-run --lib record`.
 [group('check')]
 test *args:
     cargo test --locked "$@"
 
-# Ranks that are killed, stopped and hung at every phase of a run, by fail points (`src/failpoint.rs`).
+# Ranks that are killed, stopped and hung at every phase of a run, by fail points (`crates/host/src/failpoint.rs`).
 [group('check')]
 failpoints:
     cargo test --locked --test cli -- failpoints
     cargo test --locked --test cli -- --ignored strace --nocapture
-    cargo test --locked --lib failpoint
+    cargo test --locked -p ddprun-host --lib failpoint
 
 # The tests that `just test` leaves out because they take minutes: starved ranks, memory over 100,000 steps, disks that end
 # at any byte, a kill at each system call, forged messages by the million, a job of several turns under Slurm's shortest limit. Then an
 # hour of drawn schedules, and how many that were.
 [group('check')]
 soak seconds="3600":
-    cargo test --locked --lib --test cli -- --ignored --nocapture --test-threads=1
+    cargo test --locked --workspace --lib --test cli -- --ignored --nocapture --test-threads=1
     CHAOS_SECONDS={{seconds}} cargo test --locked --test chaos -- --nocapture
 
 # N drawn schedules (tests/chaos) of data, model, settings, launchers, ranks, kills, signals and readers; `just chaos 1 SEED` plays one
@@ -76,13 +76,13 @@ cuda-standin *tests="gpu_":
     tests/cuda_standin/build.sh target/cuda_standin
     target/cuda_standin/selftest
     export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
-    cargo test --locked --features cuda --no-run --lib --test gpu --test cli
+    cargo test --locked --workspace --features cuda --no-run --lib --test gpu --test cli
     export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_STANDIN_CARDS=2
     # Kernels that are kept for real cards are none of the stand-in's, nor the other way round.
     export DDPRUN_CACHE=off
     # Whole runs of a few steps.
     export DDPRUN_DATA__TRAIN_PER_CLASS=32 DDPRUN_DATA__VAL_PER_CLASS=8
-    cargo test --locked --features cuda --lib --test gpu -- --nocapture {{tests}}
+    cargo test --locked --workspace --features cuda --lib --test gpu -- --nocapture {{tests}}
 
 # Every model on every kind of data over the stand-in for CUDA.
 [group('check')]
@@ -95,7 +95,7 @@ cuda-standin-models: (cuda-standin "gpu_initial")
 prose:
     cargo test --locked --test cli --test layering -- --ignored pages_have_short no_comment_is_wider
 
-# The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
+# The import rule alone: a module uses only modules declared above it in its package's `lib.rs`.
 [group('check')]
 layering:
     cargo test --locked --test layering

@@ -12,39 +12,19 @@
 //! beside that is in `internals`.
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
-#[cfg(test)]
-use test_support::{mutated, skipped};
-pub use train_numbers::{rng, units};
-mod failpoint;
-#[cfg(feature = "cuda")]
-use candle_train::cuda_libraries;
+pub use candle_train::{nn, onnx, ops};
+pub use ddprun_data as data;
+use ddprun_host::{failpoint, files, transport};
+pub use ddprun_host::{memory, registry, user_error};
 use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
-pub mod user_error;
-pub mod registry;
-pub mod memory;
-mod files;
-pub mod event;
-mod transport;
-pub use candle_train::{nn, onnx, ops};
-pub mod collective;
-mod launch;
-pub mod data;
-pub mod model;
-pub mod optim;
-pub mod loss;
-pub mod metric;
-pub mod engine;
-mod checkpoint;
-pub mod record;
-mod report;
-pub mod sweep;
-pub mod runs;
-mod dashboard;
-pub mod cluster;
-pub mod kinds;
-mod worker;
-mod session;
+pub use ddprun_run::{cluster, kinds, record, runs, sweep};
+use ddprun_run::{dashboard, launch, report, session, worker};
+use ddprun_train::checkpoint;
+pub use ddprun_train::{collective, engine, event, loss, metric, model, optim};
+#[cfg(test)]
+use test_support::mutated;
+pub use train_numbers::{rng, units};
 pub mod predict;
 mod init;
 pub mod cli;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use candle_core::Device;
-use ddprun::collective::{Backends, Collective, JoiningRank};
+use ddprun::collective::{self, Backends, Collective, JoiningRank};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::Engine;
 use ddprun::internals::launch::{self, Membership, PreparedRun};
@@ -36,7 +36,7 @@ pub(crate) fn run(work: &'static Work, task: Task) {
     let threads = plan.distributed.threads_per_rank;
     let distributed = &plan.distributed;
     let joining = JoiningRank::new(distributed, rank, shm);
-    let group = Backends::default().open(joining).expect("a group");
+    let group = collective::join(&Backends::default(), joining).expect("a group");
     group.barrier().expect("all ranks");
     let start = Start { to_barrier: since_start(), idle_rss_mb: resident("VmRSS") };
     let train = move || {

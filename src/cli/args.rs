@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
@@ -430,11 +431,27 @@ pub(crate) struct ExportArgs {
     pub(crate) merge: bool,
     /// Library that is to read the weights, refused if it computes the model otherwise. By default
     /// the one whose names the pretrained weights had, or else the model's own.
-    #[arg(long, value_name = "LIBRARY", conflicts_with = "peft")]
+    #[arg(long, value_name = "LIBRARY", conflicts_with = "peft", value_parser = library())]
     pub(crate) names: Option<Library>,
     /// Replace files that exist already.
     #[arg(long)]
     pub(crate) overwrite: bool,
+}
+
+/// Reads the name of a library.
+fn library() -> impl TypedValueParser<Value = Library> {
+    let described = Library::ALL.map(|library| {
+        let about = match library {
+            Library::Timm => "timm",
+            Library::Torchvision => "torchvision",
+            Library::Transformers => "Hugging Face transformers, with a `config.json`",
+        };
+        PossibleValue::new(library.words()).help(about)
+    });
+    PossibleValuesParser::new(described).try_map(|name| {
+        let found = Library::ALL.into_iter().find(|library| library.words() == name);
+        found.ok_or_else(|| format!("no library is called `{name}`"))
+    })
 }
 
 /// What `ddprun checkpoint export` writes.

@@ -14,9 +14,7 @@ use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::model::{Written, peft};
-use crate::nn::LoraConfig;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
-use crate::plan::Plan;
 use crate::record::to_stderr;
 use crate::runs::Chosen;
 use crate::session::source_of;
@@ -306,31 +304,4 @@ fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), Er
     files.add(&to.join(peft::ADAPTERS), adapters);
     files.add(&to.join(peft::CONFIG), checkpoint::peft_config(&lora, base.as_deref()));
     Ok(())
-}
-
-impl Chosen {
-    /// The weights, or their averages.
-    fn averaged(&self) -> Result<Vec<u8>, ErrorPage> {
-        checkpoint::averaged_model(&self.opened).map_err(ErrorPage::from)
-    }
-
-    /// The plan of that run.
-    fn plan(&self) -> Result<&Plan, ErrorPage> {
-        self.run().map(|run| &run.plan)
-    }
-
-    /// The adapters of that run, as its description says, and the folder of the weights that it
-    /// started from.
-    fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), ErrorPage> {
-        let run = self.run()?;
-        let without = || {
-            let page = format!("error: `{}` has no adapters", self.opened.path.display());
-            ErrorPage::new(
-                ExitCode::Refused,
-                page + "\n  do: export it without `--peft` and `--merge`",
-            )
-        };
-        let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
-        Ok((run.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
-    }
 }

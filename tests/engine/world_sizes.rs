@@ -2,7 +2,8 @@
 
 use ddprun::config::kind::{Choice, Entry};
 use ddprun::model::layers::{
-    BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Padding, Relu, SelfAttention, Tokens,
+    self, BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Padding, Relu, SelfAttention,
+    Tokens,
 };
 use ddprun::optim::{self, Optimizers};
 use ddprun::plan::{Flow, OptimizerPlan, Plan, Precision};
@@ -55,7 +56,7 @@ fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
         options,
     };
     let entries: Vec<Entry> = entries.into_iter().map(entry).collect();
-    let layers = Layers::default().plan(&entries, Flow::Image(IMAGE), CLASSES).unwrap();
+    let layers = layers::plan(&Layers::default(), &entries, Flow::Image(IMAGE), CLASSES).unwrap();
     check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
 }
 
@@ -87,7 +88,7 @@ fn gates_tokens_skipped_samples_and_recurrent_layers_have_the_same_bits_at_any_w
         { "name": "linear", "key": "fc" }
     ]"#,
     );
-    let layers = Layers::default().plan(&entries, Flow::Image(IMAGE), CLASSES).unwrap();
+    let layers = layers::plan(&Layers::default(), &entries, Flow::Image(IMAGE), CLASSES).unwrap();
     check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
 }
 

@@ -10,7 +10,7 @@ use crate::golden::{
 use candle_core::{Device, Tensor, Var};
 use ddprun::config::kind::{Choice, Entry, Options};
 use ddprun::model::Models;
-use ddprun::model::layers::Layers;
+use ddprun::model::layers::{self, Layers};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::GradientSink;
 use ddprun::plan::{Flow, LayerPlan, ModelPlan, Precision};
@@ -75,7 +75,7 @@ fn graph(layers: &[Entry], shape: &[usize]) -> ModelPlan {
         [steps, features] => Flow::Sequence([steps, features]),
         _ => unreachable!("an image or a sequence"),
     };
-    let layers = Layers::default().plan(layers, flow, 10).unwrap();
+    let layers = layers::plan(&Layers::default(), layers, flow, 10).unwrap();
     ModelPlan { layers, ..ModelPlan::new(Choice::named("graph"), shape, 10) }
 }
 
@@ -201,7 +201,7 @@ fn the_padding_of_recordings_is_hidden_in_graph_as_by_a_key_padding_mask() {
         entry("attention", Some("l.attention"), &json!({ "n_heads": 3 })),
         entry("global_avg_pool", None, &json!({})),
     ];
-    let layers = Layers::default().plan(&layers, Flow::Padded([7, 6, 1]), 6).unwrap();
+    let layers = layers::plan(&Layers::default(), &layers, Flow::Padded([7, 6, 1]), 6).unwrap();
     let plan = ModelPlan { layers, ..ModelPlan::new(Choice::named("graph"), &[2, 8, 6], 6) };
     // Clean, noisy with the frames, and a row with the length.
     let frames = fill("input.x", 2 * 7 * 6).into_iter().map(|u| (3.0 * u) as f32);

@@ -1,0 +1,64 @@
+//! Files of each kind as the fuzzer gives them: read to the end, and what was wrong with them.
+
+use std::path::Path;
+
+use crate::CsvForecast;
+use crate::config::values::SplitRule;
+use crate::images::decode::decode;
+use crate::plan::{SplitPlan, Targets};
+use crate::sources::control::{Behaviour, Chunk, windows};
+use crate::sources::source::{Asked, DataSource};
+use crate::sources::speech;
+use crate::sources::tables::csv;
+use crate::transform::{Area, PixelDtype};
+
+/// An image as a whole, or half of it where the number of bytes is odd.
+///
+/// # Panics
+///
+/// Some of what was needed was not decoded.
+pub fn image(bytes: &[u8]) -> Result<usize, String> {
+    let is_half = !bytes.len().is_multiple_of(2);
+    let needed = |(height, width): (usize, usize)| {
+        let top = height / 4;
+        let left = width / 4;
+        let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
+        if is_half { half } else { Area::whole((height, width)) }
+    };
+    let decoded =
+        decode(bytes.to_vec(), PixelDtype::Uint8, needed).map_err(|why| why.to_string())?;
+    assert!(decoded.holds(needed(decoded.size)));
+    let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed).map_err(|why| why.to_string())?;
+    assert_eq!(deep.pixels.data.len(), 2 * decoded.pixels.data.len());
+    Ok(decoded.pixels.data.len())
+}
+
+/// A table as training and validation, with numbers and with classes, and as a series.
+pub fn table(path: &Path) -> Vec<String> {
+    let as_table =
+        |targets| csv::open(path, path, "y", targets).err().map(|error| error.to_string());
+    let series = CsvForecast {
+        split: SplitRule::Parts([2, 1, 1]),
+        ..CsvForecast::new(path.to_owned(), 3, 2)
+    };
+    let asked = Asked::new("fuzzed", 0, Targets::Numbers);
+    let as_series = series.survey(&asked).err().map(|error| error.to_string());
+    [as_table(Targets::Numbers), as_table(Targets::Classes), as_series]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Trajectories with images and without, in columns where the file begins like a parquet file.
+pub fn trajectories(path: &Path) -> Option<String> {
+    let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+    let cameras = vec!["observation.images.top".to_owned()];
+    let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
+    drop(windows::survey(&seen, chunk, &SplitPlan::NONE, None));
+    let from = Behaviour::recorded(path.to_owned());
+    windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
+}
+
+pub fn speech(path: &Path) -> Option<String> {
+    speech::features(path).err().map(|error| error.to_string())
+}

@@ -1,0 +1,8 @@
+//! Encoded images -> pixels.
+
+mod png;
+mod jpeg;
+pub(crate) mod orientation;
+pub(crate) mod decode;
+#[cfg(test)]
+mod golden_tests;

@@ -1,0 +1,92 @@
+//! Files on disk -> this rank's batches: survey, decode, augment, shard, prefetch.
+//!
+//! ```text
+//! DataFacts ◀─survey─ DataSource ─open─▶ Dataset ─┐
+//!                 EpochOrder ─passes─▶ Request ───┴─Loader─▶ Batch
+//! ```
+//!
+//! Which samples a pass holds and how each is augmented follows from (seed, epoch, sample) alone:
+//! no loader thread owns random state, so a run may resume at any step, with any number of threads.
+//!
+//! Each data set is a file of its own: its options, what it counts, and its samples.
+//!
+//! ```
+//! use ddprun_plan::config::kind::Choice;
+//! use ddprun_data::{Asked, DataSources, survey};
+//! use ddprun_plan::plan::Targets;
+//!
+//! let folder = tempfile::tempdir().unwrap();
+//! let file = folder.path().join("houses.csv");
+//! std::fs::write(&file, "rooms,price\n3,210\n5,340\n").unwrap();
+//! let mut csv = Choice::named("csv");
+//! csv.set("train_file", &file);
+//! csv.set("val_file", &file);
+//! csv.set("target", "price");
+//! let asked = Asked::new("houses", 0, Targets::Numbers);
+//! let found = survey(&DataSources::default(), &csv, &asked).unwrap();
+//! assert_eq!((found.n_train, found.sample), (2, Some(vec![1])));
+//! ```
+#![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
+
+use candle_train::ops;
+use ddprun_host::{failpoint, files, registry, user_error};
+use ddprun_plan::{config, plan, terminal};
+#[cfg(test)]
+use test_support::{mutated, skipped};
+use train_numbers::{rng, units};
+mod decoder_panic;
+mod file_names;
+mod error;
+mod walk;
+mod dataset;
+mod read;
+mod json;
+pub mod transform;
+mod environment;
+mod images;
+mod listing;
+mod inputs;
+mod tokenizer;
+mod chat_template;
+mod subset;
+mod sources;
+mod fingerprint;
+mod survey;
+mod views;
+mod preprocessing;
+mod pipeline;
+#[cfg(test)]
+mod damaged_tests;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz_readers;
+
+pub use chat_template::ChatTemplate;
+pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
+pub use decoder_panic::panic_message;
+pub use environment::Environment;
+pub use error::{Error, SampleError};
+pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
+pub use fingerprint::Fingerprint;
+pub use images::decode::has_more_than_8_bits;
+pub use images::orientation::Exif;
+pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
+pub use json::object as json_object;
+pub use pipeline::{Odds, audit, loader, sampler};
+pub use preprocessing::{image_processor, preprocessing, text_files};
+pub use read::table as read_table;
+pub use sources::control::Sight;
+pub use sources::{
+    Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
+    DataSources, DateFeature, DateFormats, Features, Files, FrequencyAlias, HandleUnknown,
+    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist, Policy,
+    PushTLike, Ranges, Reading, Shapes, Speech, Survey, TokenDtype, Tokens, Trajectories, encode,
+    prompt, scaled, unscaled,
+};
+pub use sources::{
+    Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,
+    other_separator,
+};
+pub use survey::{open, survey};
+pub use tokenizer::{TextForm, Tokenizer};
+pub use transform::Transforms;
+pub use views::open as open_views;

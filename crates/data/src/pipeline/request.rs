@@ -1,0 +1,68 @@
+//! What a loader is asked for, and what it gives.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::Batch;
+use crate::plan::{DataPlan, MixupPlan, OnBadSample};
+
+/// One pass to load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Indices into the data set; may be empty.
+    pub samples: Vec<u32>,
+    /// With which sample each is mixed, itself where it is left alone; empty where nothing is
+    /// mixed.
+    pub partners: Vec<u32>,
+    /// Which copy of each sample it is, and of each partner; empty where there is one of each.
+    pub copies: Vec<[u32; 2]>,
+    /// Step of the epoch, for the randomness of the mixing.
+    pub step: u64,
+    /// The epoch, for the randomness of the augmentation; `None` = evaluation, nothing is random.
+    pub epoch: Option<u64>,
+}
+
+/// A loaded pass.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The samples; an empty request gives a batch of no rows.
+    pub batch: Batch,
+    /// The samples that cannot be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A sample that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// Its index in its data set.
+    pub sample: u32,
+    /// What is wrong with it, and what was used instead.
+    pub problem: String,
+}
+
+/// How to load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Loader threads; 0 loads in the thread that asks.
+    pub threads: usize,
+    /// Batches prepared ahead per thread.
+    pub prefetch_factor: usize,
+    /// Policy for unreadable samples.
+    pub on_bad_sample: OnBadSample,
+    /// How samples are mixed that have partners.
+    pub mixup: Option<MixupPlan>,
+}
+
+impl Settings {
+    /// As planned.
+    pub fn new(plan: &DataPlan, seed: u64) -> Self {
+        Self {
+            seed,
+            threads: plan.num_workers,
+            prefetch_factor: plan.prefetch_factor,
+            on_bad_sample: plan.on_bad_sample,
+            mixup: plan.mixup,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Reads a whole file of the user's, safely: never blocks on a FIFO, never maps memory that may
+//! shrink.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::Error;
+use crate::error::NotDownloaded;
+
+/// Largest encoded file that is read: 1 GiB.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Longest line of a text: 1 MiB.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
+/// Opens a regular file. A FIFO, socket or device is an error at once.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if metadata.len() < MAX_POINTER_BYTES {
+        let mut first = [0; LFS_POINTER.len()];
+        if file.read_exact_at(&mut first, 0).is_ok() && first == *LFS_POINTER {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, NotDownloaded));
+        }
+    }
+    Ok(file)
+}
+
+/// What git-lfs leaves in the place of a large file begins with this.
+const LFS_POINTER: &[u8; 42] = b"version https://git-lfs.github.com/spec/v1";
+/// Longest file of these.
+const MAX_POINTER_BYTES: u64 = 1024;
+
+/// The bytes of a text without the byte order mark that editors of Windows put before it.
+pub(crate) fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.starts_with(b"\xEF\xBB\xBF") {
+        drop(bytes.drain(..3));
+    }
+    bytes
+}
+
+/// The file's bytes. A device error (EIO) is tried once more.
+pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    match once(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => once(path),
+        result => result,
+    }
+}
+
+/// A text of which no line is longer than 1 MiB: a reader of lines needs no more memory.
+fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > MAX_LINE_BYTES) {
+        None => Ok(bytes),
+        Some(before) => {
+            let message = format!("line {} has more than {MAX_LINE_BYTES} bytes", before + 1);
+            Err(io::Error::new(io::ErrorKind::InvalidData, message))
+        }
+    }
+}
+
+/// The bytes of a table, unpacked if its name ends in `.gz`, and without a byte order mark.
+/// Messages call the file `what`.
+pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<Vec<u8>, Error> {
+    let mut bytes = whole(path).map_err(Error::reading(what, path, expected))?;
+    if is_gzip(path) && bytes.starts_with(GZIP) {
+        bytes = unpacked(&bytes).map_err(Error::reading(what, path, expected))?;
+    }
+    if let Some((what, help)) = other_form(&bytes) {
+        let path = path.to_owned();
+        let what = what.to_owned();
+        return Err(Error::WithHelp { path, what, help: help.to_owned() });
+    }
+    of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
+}
+
+/// Whether the name of a file says that it is packed by gzip.
+pub(crate) fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
+}
+
+/// The first bytes of a file that is packed by gzip.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// The contents of a file packed by gzip, of which there may be several one after the other.
+fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(MAX_FILE_BYTES + 1);
+    reader.read_to_end(&mut contents)?;
+    if contents.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("it unpacks to more than the {MAX_FILE_BYTES} bytes that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(contents)
+}
+
+/// What a file is that is no table of text, and what makes one of it.
+fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const UNPACK: &str = "unpack it, or pack it with gzip and let its name end in `.gz`";
+    const FORMS: [(&[u8], &str, &str); 12] = [
+        (
+            b"version https://git-lfs.github.com/spec/",
+            "this is a pointer of git-lfs, not the file itself",
+            "`git lfs pull` fetches the file",
+        ),
+        (
+            GZIP,
+            "this is packed by gzip, which its name does not say",
+            "let its name end in `.gz`, as in `table.csv.gz`, or unpack it",
+        ),
+        (
+            b"PK\x03\x04",
+            "this is a workbook of Excel or another zip archive, not a table of text",
+            "save the sheet as CSV (UTF-8); in Python, \
+             `pandas.read_excel(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            &[0xd0, 0xcf, 0x11, 0xe0],
+            "this is a workbook of Excel, not a table of text",
+            "save the sheet as CSV (UTF-8); in Python, \
+             `pandas.read_excel(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"PAR1\x15",
+            "this is a parquet file, not a table of text",
+            "in Python, `pandas.read_parquet(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"ARROW1\0",
+            "this is a file of Arrow (Feather), not a table of text",
+            "in Python, `pandas.read_feather(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"SQLite format 3",
+            "this is a database of SQLite, not a table of text",
+            "in sqlite3, `.mode csv` and `.output table.csv` before a query write one",
+        ),
+        (b"BZh91AY", "this is packed by bzip2", UNPACK),
+        (&[0xfd, b'7', b'z', b'X', b'Z', 0], "this is packed by xz", UNPACK),
+        (&[0x28, 0xb5, 0x2f, 0xfd], "this is packed by zstd", UNPACK),
+        (&[0xff, 0xfe], "this is text in UTF-16", "save it as UTF-8"),
+        (&[0xfe, 0xff], "this is text in UTF-16", "save it as UTF-8"),
+    ];
+    let form = FORMS.into_iter().find(|(first, ..)| bytes.starts_with(first));
+    form.map(|(_, what, help)| (what, help))
+}
+
+fn once(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    if length > MAX_FILE_BYTES {
+        let message = format!("{length} bytes are more than the {MAX_FILE_BYTES} that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    // The file may grow while it is read.
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::user_error::UserError;
+    use test_support::assert_refused;
+
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_no_text_is_called_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            crate::files::write_atomic(&path, bytes).unwrap();
+            table("the table", &path, "a table")
+        };
+        let check = |bytes: &[u8], what: &str, help: &str| {
+            let error = read("x.csv", bytes).unwrap_err();
+            assert!(error.to_string().ends_with(what), "{error}");
+            assert!(error.help().unwrap().contains(help), "{:?}", error.help());
+        };
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+        check(pointer, "`: it is a git-lfs pointer, not the file itself", "git lfs pull");
+        check(b"PAR1\x15", "this is a parquet file, not a table of text", "read_parquet");
+        check(b"PK\x03\x04\x14", "zip archive, not a table of text", "read_excel");
+        check(&[0xff, 0xfe, b'a', 0], "this is text in UTF-16", "UTF-8");
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, b"\xEF\xBB\xBFa,y\n1,2\n").unwrap();
+        let packed = packed.finish().unwrap();
+        check(&packed, "packed by gzip, which its name does not say", "`.gz`");
+        assert_eq!(read("x.csv.gz", &packed).unwrap(), b"a,y\n1,2\n");
+        assert_eq!(read("y.csv.gz", b"a,y\n").unwrap(), b"a,y\n", "its name is wrong");
+        let cut = read("z.csv.gz", &packed[..packed.len() - 9]).unwrap_err();
+        assert!(cut.to_string().contains("z.csv.gz`"), "{cut}");
+    }
+
+    #[test]
+    fn a_fifo_or_device_is_an_error_and_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("pipe.jpg");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        assert!(whole(&fifo).unwrap_err().to_string().contains("not a regular file"));
+        assert_refused(whole(Path::new("/dev/zero")), "not a regular file");
+        assert_refused(whole(dir.path()), "not a regular file");
+    }
+
+    #[test]
+    fn what_git_lfs_left_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:1f\nsize 9085657\n";
+        crate::files::write_atomic(&path, pointer.as_bytes()).unwrap();
+        let error =
+            Error::reading("the tokenizer", &path, "a tokenizer.json")(whole(&path).unwrap_err());
+        assert!(error.help().unwrap().starts_with("run `git lfs pull`"), "{error}");
+        crate::files::write_atomic(&path, b"version 1").unwrap();
+        assert_eq!(whole(&path).unwrap(), b"version 1");
+    }
+}

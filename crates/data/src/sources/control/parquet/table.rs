@@ -1,0 +1,238 @@
+//! One parquet file: numbers, or lists of numbers, by the name of their column.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
+use parquet::data_type::{ByteArrayType, DataType};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::schema::types::ColumnDescriptor;
+
+use crate::decoder_panic::caught;
+use crate::error::Error;
+use crate::sources::control::episodes::{not_finite, opened};
+use crate::sources::control::parquet::footer;
+use crate::sources::control::parquet::pages::Pages;
+
+/// Rows that are read together.
+const ROWS: usize = 4096;
+
+/// How often the bytes of a file may be repeated in what is read of it.
+const MOST_REPEATED: u64 = 64;
+
+/// What a file must hold.
+pub(super) const EXPECTED: &str =
+    "columns `observation.state` and `action` (lists of numbers), and `episode_index`";
+
+/// The numbers of each row.
+pub(super) type Rows = Vec<Vec<f64>>;
+
+/// An open file, of whose columns nothing is read yet.
+pub(super) struct Table<'a> {
+    path: &'a Path,
+    bytes: u64,
+    file: Arc<File>,
+    metadata: ParquetMetaData,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn open(path: &'a Path) -> Result<Self, Error> {
+        let (mut file, bytes) = opened(path, EXPECTED)?;
+        let metadata = footer::check(&mut file).and_then(|()| {
+            caught(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(words))
+        });
+        let metadata = metadata.map_err(|error| Error::Format {
+            path: path.into(),
+            what: format!("it is not a parquet file: {error}"),
+        })?;
+        Ok(Self { path, bytes, file: Arc::new(file), metadata })
+    }
+
+    /// Something is wrong with this file.
+    pub(super) fn format(&self, what: String) -> Error {
+        Error::Format { path: self.path.into(), what }
+    }
+
+    /// The first of `names` that is a column, and the numbers of its rows; `None` if none is.
+    pub(super) fn rows<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Rows)>, Error> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let is = |column: &ColumnDescriptor, name: &str| {
+            column.path().parts().first().is_some_and(|first| first == name)
+        };
+        let Some(name) = names.iter().find(|name| columns.iter().any(|column| is(column, name)))
+        else {
+            return Ok(None);
+        };
+        let fails = |what: String| self.format(format!("column `{name}` {what}"));
+        let mut leaves = (0..columns.len()).filter(|&leaf| is(&columns[leaf], name));
+        let (Some(leaf), None) = (leaves.next(), leaves.next()) else {
+            return Err(fails("is a struct; expected numbers or lists of numbers".to_owned()));
+        };
+        caught(|| self.read(leaf).map_err(words)).map(|rows| Some((*name, rows))).map_err(fails)
+    }
+
+    /// The bytes of each row of `field` in the struct `column`, `None` where it is null; `None` if
+    /// there is no such field.
+    pub(super) fn bytes(
+        &self,
+        column: &str,
+        field: &str,
+    ) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let leaf = columns.iter().position(|leaf| leaf.path().parts() == [column, field]);
+        let Some(leaf) = leaf else { return Ok(None) };
+        let fails = |what: String| self.format(format!("column `{column}.{field}` {what}"));
+        caught(|| self.read_bytes(leaf).map_err(words)).map(Some).map_err(fails)
+    }
+
+    /// Structs that hold encoded images.
+    pub(super) fn images(&self) -> Vec<String> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let image = |leaf: &Arc<ColumnDescriptor>| match leaf.path().parts() {
+            [column, field] if field == "bytes" => Some(column.clone()),
+            _ => None,
+        };
+        columns.iter().filter_map(image).collect()
+    }
+
+    fn read_bytes(&self, leaf: usize) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
+        let mut rows = Vec::new();
+        // A few distinct values may stand for very many.
+        let mut left = self.bytes.saturating_mul(MOST_REPEATED);
+        for group in self.metadata.row_groups() {
+            let part = group.column(leaf);
+            let pages = Pages::open(&self.file, self.bytes, part)?;
+            let column = part.column_descr_ptr();
+            let before = rows.len();
+            match get_column_reader(column.clone(), Box::new(pages)) {
+                ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
+                    append_bytes(from, column.max_def_level(), &mut rows, &mut left)?;
+                }
+                _ => {
+                    let what = format!("holds {}, not bytes", column.physical_type());
+                    return Err(ParquetError::General(what));
+                }
+            }
+            check_rows(rows.len() - before, group.num_rows())?;
+        }
+        Ok(rows)
+    }
+
+    fn read(&self, leaf: usize) -> Result<Rows, ParquetError> {
+        let mut rows = Vec::new();
+        for group in self.metadata.row_groups() {
+            let part = group.column(leaf);
+            let pages = Pages::open(&self.file, self.bytes, part)?;
+            let column = part.column_descr_ptr();
+            let before = rows.len();
+            match get_column_reader(column.clone(), Box::new(pages)) {
+                ColumnReader::BoolColumnReader(from) => {
+                    append(from, &column, &mut rows, |&v| f64::from(u8::from(v)))
+                }
+                ColumnReader::Int32ColumnReader(from) => {
+                    append(from, &column, &mut rows, |&v| f64::from(v))
+                }
+                ColumnReader::Int64ColumnReader(from) => {
+                    append(from, &column, &mut rows, |&v| v as f64)
+                }
+                ColumnReader::FloatColumnReader(from) => {
+                    append(from, &column, &mut rows, |&v| f64::from(v))
+                }
+                ColumnReader::DoubleColumnReader(from) => append(from, &column, &mut rows, |&v| v),
+                _ => {
+                    let what = format!("holds {}, not numbers", column.physical_type());
+                    Err(ParquetError::General(what))
+                }
+            }?;
+            check_rows(rows.len() - before, group.num_rows())?;
+        }
+        Ok(rows)
+    }
+}
+
+fn check_rows(found: usize, claimed: i64) -> Result<(), ParquetError> {
+    if usize::try_from(claimed)? == found {
+        return Ok(());
+    }
+    let what = format!("holds {found} rows where the file says {claimed}");
+    Err(ParquetError::General(what))
+}
+
+/// Appends all rows of `from`, whose values have the level `full`, as long as so many bytes are
+/// `left`.
+fn append_bytes(
+    mut from: ColumnReaderImpl<ByteArrayType>,
+    full: i16,
+    rows: &mut Vec<Option<Vec<u8>>>,
+    left: &mut u64,
+) -> Result<(), ParquetError> {
+    loop {
+        let mut definitions = Vec::new();
+        let mut values = Vec::new();
+        let (_, _, levels) = from.read_records(ROWS, Some(&mut definitions), None, &mut values)?;
+        if levels == 0 {
+            return Ok(());
+        }
+        let mut values = values.iter();
+        for level in 0..levels {
+            let is_there = definitions.get(level).is_none_or(|&definition| definition == full);
+            let value = if is_there { values.next() } else { None };
+            let length = value.map_or(0, |value| value.len() as u64);
+            *left = left.checked_sub(length).ok_or_else(|| {
+                ParquetError::General("claims more bytes than its file can hold".to_owned())
+            })?;
+            rows.push(value.map(|value| value.data().to_vec()));
+        }
+    }
+}
+
+/// Appends all rows of `from`. A row begins where a value repeats nothing, and a value that is null
+/// is told from an empty list by its level: it is one short of a value's.
+fn append<T: DataType>(
+    mut from: ColumnReaderImpl<T>,
+    column: &ColumnDescriptor,
+    rows: &mut Rows,
+    number: impl Fn(&T::T) -> f64,
+) -> Result<(), ParquetError> {
+    let full = column.max_def_level();
+    let absent = if column.self_type().is_optional() { full - 1 } else { full };
+    loop {
+        let mut definitions = Vec::new();
+        let mut repetitions = Vec::new();
+        let mut values = Vec::new();
+        let (_, _, levels) =
+            from.read_records(ROWS, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
+        if levels == 0 {
+            return Ok(());
+        }
+        let mut values = values.iter();
+        for level in 0..levels {
+            if repetitions.get(level).is_none_or(|&repeats| repeats == 0) {
+                rows.push(Vec::new());
+            }
+            let definition = definitions.get(level).copied().unwrap_or(full);
+            let value = if definition == full { values.next().map(&number) } else { None };
+            let index = rows.len().saturating_sub(1);
+            let Some(row) = rows.last_mut() else { continue };
+            match value {
+                Some(value) if !(value as f32).is_finite() => {
+                    return Err(ParquetError::General(not_finite(value, index)));
+                }
+                None if definition == absent && absent < full => {
+                    return Err(ParquetError::General(not_finite("null", index)));
+                }
+                value => row.extend(value),
+            }
+        }
+    }
+}
+
+/// What is wrong, without the library's word for its kind.
+fn words(error: ParquetError) -> String {
+    match error {
+        ParquetError::General(what) => what,
+        other => other.to_string(),
+    }
+}

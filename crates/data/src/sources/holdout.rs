@@ -1,0 +1,183 @@
+//! The parts of a data set: those that it has by itself, and those that are held back of its
+//! training samples.
+
+use std::collections::BTreeMap;
+
+use crate::listing::paths::Paths;
+use crate::plan::{Part, SplitPlan};
+
+/// What is trained, validated and tested on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts<T> {
+    pub(crate) train: T,
+    pub(crate) val: T,
+    pub(crate) test: Option<T>,
+}
+
+/// Samples of which some can be held back.
+pub(crate) trait Divisible: Default {
+    /// What is dealt out as a whole.
+    fn units(&self) -> Units;
+
+    /// Those at these places, which ascend.
+    fn only(&self, places: &[usize]) -> Self;
+}
+
+/// What is dealt out as a whole.
+#[derive(Debug)]
+pub(crate) enum Units {
+    /// Each sample, by its class, so that all parts have its share.
+    Samples(Vec<u32>),
+    /// All samples of a group; the number of each sample's.
+    Groups(Vec<u32>),
+}
+
+impl<T> Parts<T> {
+    /// Puts `of` in the place of a part.
+    pub(crate) fn put(&mut self, part: Part, of: T) {
+        match part {
+            Part::Train => self.train = of,
+            Part::Val => self.val = of,
+            Part::Test => self.test = Some(of),
+        }
+    }
+
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Part, &T)> {
+        let test = self.test.as_ref().map(|test| (Part::Test, test));
+        [(Part::Train, &self.train), (Part::Val, &self.val)].into_iter().chain(test)
+    }
+}
+
+impl<T: Divisible> Parts<T> {
+    /// Holds back of the training samples what `split` says. Where they validate, the part that did
+    /// so before is to test on, if there is one and nothing else to test on.
+    pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
+        if !split.holds_something() {
+            return Ok(self);
+        }
+        let dealt = match self.train.units() {
+            Units::Samples(labels) => split.deal(&labels)?,
+            Units::Groups(of) => {
+                let n = of.iter().max().map_or(0, |&group| group as usize + 1);
+                let dealt = split.deal(&vec![0; n])?;
+                of.iter().map(|&group| dealt[group as usize]).collect()
+            }
+        };
+        let only = |wanted: Part| {
+            let places = (0..dealt.len()).filter(|&place| dealt[place] == wanted);
+            self.train.only(&places.collect::<Vec<usize>>())
+        };
+        let train = only(Part::Train);
+        let held_test = split.test_fraction.map(|_| only(Part::Test));
+        if !split.holds_val() {
+            return Ok(Self { train, test: held_test.or(self.test), val: self.val });
+        }
+        let val = only(Part::Val);
+        let fixed = (!self.val.units().is_empty()).then_some(self.val);
+        Ok(Self { train, val, test: held_test.or(self.test).or(fixed) })
+    }
+}
+
+impl Units {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Samples(of) | Self::Groups(of) => of.is_empty(),
+        }
+    }
+}
+
+/// The number of each sample's group; `None` where there are no groups.
+pub(crate) fn numbered(groups: &[String]) -> Option<Vec<u32>> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let number = |group| {
+        let next = numbers.len() as u32;
+        *numbers.entry(group).or_insert(next)
+    };
+    (!groups.is_empty()).then(|| groups.iter().map(String::as_str).map(number).collect())
+}
+
+/// The class of each sample.
+impl Divisible for Vec<u32> {
+    fn units(&self) -> Units {
+        Units::Samples(self.clone())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        places.iter().map(|&place| self[place]).collect()
+    }
+}
+
+/// Places of samples that have no classes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places(pub(crate) Vec<u32>);
+
+impl Divisible for Places {
+    fn units(&self) -> Units {
+        Units::Samples(vec![0; self.0.len()])
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        Self(self.0.only(places))
+    }
+}
+
+/// Files, by their labels.
+impl Divisible for Paths {
+    fn units(&self) -> Units {
+        Units::Samples(self.labels())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let mut only = Self::default();
+        for (path, label) in places.iter().map(|&place| self.get(place)) {
+            only.push_path(&path, label);
+        }
+        only
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_validation_part_is_to_test_on_where_training_samples_validate() {
+        let own = || Parts { train: vec![0, 0, 1, 1, 0, 1, 0, 1], val: vec![7, 8, 9], test: None };
+        let split = SplitPlan { val_fraction: Some(0.25), ..SplitPlan::NONE };
+        let parts = own().held_back(&split).unwrap();
+        assert_eq!((parts.train.len(), parts.val), (6, vec![0, 1]));
+        assert_eq!(parts.test, Some(vec![7, 8, 9]));
+        let split = SplitPlan { test_fraction: Some(0.25), ..SplitPlan::NONE };
+        let parts = own().held_back(&split).unwrap();
+        assert_eq!(
+            (parts.train.len(), parts.val, parts.test),
+            (6, vec![7, 8, 9], Some(vec![0, 1]))
+        );
+        assert_eq!(own().held_back(&SplitPlan::NONE).unwrap().train.len(), 8);
+    }
+
+    /// Samples of three groups.
+    #[derive(Default)]
+    struct Grouped(Vec<u32>);
+
+    impl Divisible for Grouped {
+        fn units(&self) -> Units {
+            Units::Groups(self.0.clone())
+        }
+
+        fn only(&self, places: &[usize]) -> Self {
+            Self(self.0.only(places))
+        }
+    }
+
+    #[test]
+    fn a_group_is_held_back_as_a_whole() {
+        let train = Grouped(vec![0, 1, 2, 0, 1, 2, 2]);
+        let split = SplitPlan { folds: Some(3), fold: 1, ..SplitPlan::NONE };
+        let parts = Parts { train, ..Parts::default() }.held_back(&split).unwrap();
+        let (Grouped(train), Grouped(val)) = (parts.train, parts.val);
+        assert_eq!(train.len() + val.len(), 7);
+        assert!(val.iter().all(|group| !train.contains(group) && *group == val[0]));
+        assert!(parts.test.is_none());
+    }
+}

@@ -1,0 +1,560 @@
+//! `data.name = "mnist"`: idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
+//!
+//! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32,
+//! then one byte per value (<http://yann.lecun.com/exdb/mnist/>).
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flate2::bufread::MultiGzDecoder;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
+use crate::error::{Error, SampleError};
+use crate::inputs::{self, Answers, Inputs, Item, Items, Predicting};
+use crate::plan::SplitPlan;
+use crate::rng::Key;
+use crate::sources::holdout::{Divisible, Parts, Units};
+use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, buffer_pool};
+use crate::units::Bytes;
+use crate::{Dataset, Splits, Target, read};
+
+const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte \
+                        and t10k-labels-idx1-ubyte, each gzipped (.gz) or not";
+/// Largest decompressed file: 8 GiB.
+const MAX_FILE_BYTES: u64 = 8 << 30;
+
+/// the idx files of MNIST and similar data sets. The official test images validate; with
+/// `data.val_fraction` or `data.folds` they are the test set instead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mnist {
+    /// folder with the four idx files (.gz or not).
+    #[schemars(extend("format" = "path"), example = "data/mnist")]
+    pub dir: PathBuf,
+}
+
+impl Kind for Mnist {
+    const NAME: &'static str = "mnist";
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FIXED)];
+}
+
+impl Mnist {
+    /// All parts of what `read` makes of the pair of files that a name begins with.
+    fn parts(
+        &self,
+        split: &SplitPlan,
+        read: fn(&Path, &'static str) -> Result<Whole, Error>,
+    ) -> Result<Parts<Chosen>, Error> {
+        let all = |name| read(&self.dir, name).map(Chosen::all);
+        let train = all("train")?;
+        let val = all("t10k")?;
+        if train.whole.size != val.whole.size {
+            let train = train.whole.size;
+            let val = val.whole.size;
+            let what = format!("its images are {val:?}, but the training images are {train:?}");
+            return Err(Error::Format { path: find(&self.dir, "t10k", IMAGES)?, what });
+        }
+        let unusable = |what| Error::Format { path: self.dir.clone(), what };
+        Parts { train, val, test: None }.held_back(split).map_err(unusable)
+    }
+}
+
+impl DataSource for Mnist {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let parts = self.parts(&reading.asked.split, Whole::read)?;
+        let classes = parts.classes();
+        let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
+            Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
+        };
+        let evaluated = |chosen| images(chosen, reading.val_transforms);
+        Ok(Splits {
+            train: images(parts.train, reading.train_transforms)?,
+            val: evaluated(parts.val)?,
+            test: parts.test.map(evaluated).transpose()?,
+            classes,
+        })
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let parts = self.parts(&asked.split, Whole::count)?;
+        let classes = parts.classes();
+        let mut class_counts = vec![0; classes.len()];
+        parts.train.labels().for_each(|label| class_counts[usize::from(label)] += 1);
+        let (height, width) = parts.train.whole.size;
+        let [n_train, n_val] = [&parts.train, &parts.val].map(|chosen| chosen.places.len());
+        let n_test = parts.test.map_or(0, |test| test.places.len());
+        Ok(Survey {
+            n_train,
+            n_val,
+            n_test,
+            classes,
+            class_counts,
+            sample: Some(vec![1, height, width]),
+            line: self.dir.display().to_string(),
+            // A byte per pixel.
+            held: Bytes(((n_train + n_val + n_test) * height * width) as u64),
+            ..Survey::default()
+        })
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        unlabelled(asked)
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let paths = files(&self.dir)?;
+        Ok(vec![Files { by_contents: true, ..Files::many("idx files", &self.dir, paths) }])
+    }
+}
+
+/// The images of idx files, which must be of one size.
+fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    let is_idx = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains("images") && name.contains("idx3")
+    };
+    let mut whole = Whole { name: "input", ..Whole::default() };
+    let mut items = Vec::new();
+    let inputs::InputFiles { files, notes } =
+        inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)?;
+    for path in files {
+        let (dims, pixels) = read_idx(&path, 3)?;
+        let size = (dims[1], dims[2]);
+        if items.is_empty() {
+            whole.size = size;
+        } else if whole.size != size {
+            let what = format!("its images are {size:?}, but those before are {:?}", whole.size);
+            return Err(Error::Format { path, what });
+        }
+        let file = Arc::from(&*path);
+        let first = whole.labels.len();
+        items.extend(
+            (0..dims[0])
+                .map(|at| Item::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
+        );
+        whole.pixels.extend(pixels);
+        whole.labels.resize(first + dims[0], 0);
+    }
+    let list = &asked.plan.val_transforms;
+    let samples = Arc::new(Digits::new(Chosen::all(whole), list, asked.transforms)?);
+    let items = Items::Listed(items);
+    let answers = Answers::OfLoss(Vec::new());
+    Ok(Inputs { samples, items, answers, notes })
+}
+
+/// A pair of files, with their bytes in memory.
+#[derive(Debug, Default)]
+struct Whole {
+    /// What the files' names begin with.
+    name: &'static str,
+    /// (height, width)
+    size: (usize, usize),
+    labels: Vec<u8>,
+    /// Those of one image after the other; empty if they were only counted.
+    pixels: Vec<u8>,
+}
+
+impl Whole {
+    fn read(dir: &Path, name: &'static str) -> Result<Self, Error> {
+        let (dims, pixels) = read_idx(&find(dir, name, IMAGES)?, 3)?;
+        Self::of(dir, name, &dims, pixels)
+    }
+
+    /// Without the pixels.
+    fn count(dir: &Path, name: &'static str) -> Result<Self, Error> {
+        let dims = check_idx(&find(dir, name, IMAGES)?, 3)?;
+        Self::of(dir, name, &dims, Vec::new())
+    }
+
+    fn of(dir: &Path, name: &'static str, dims: &[usize], pixels: Vec<u8>) -> Result<Self, Error> {
+        let labels_path = find(dir, name, LABELS)?;
+        let (label_dims, labels) = read_idx(&labels_path, 1)?;
+        same_count(&labels_path, label_dims[0], dims[0])?;
+        Ok(Self { name, size: (dims[1], dims[2]), labels, pixels })
+    }
+}
+
+/// Some images of a pair of files.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    whole: Arc<Whole>,
+    places: Vec<u32>,
+}
+
+impl Chosen {
+    fn all(whole: Whole) -> Self {
+        Self { places: (0..whole.labels.len() as u32).collect(), whole: Arc::new(whole) }
+    }
+
+    fn labels(&self) -> impl Iterator<Item = u8> {
+        self.places.iter().map(|&place| self.whole.labels[place as usize])
+    }
+}
+
+impl Divisible for Chosen {
+    fn units(&self) -> Units {
+        Units::Samples(self.labels().map(u32::from).collect())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let places = places.iter().map(|&place| self.places[place]).collect();
+        Self { whole: self.whole.clone(), places }
+    }
+}
+
+impl Parts<Chosen> {
+    /// "0" to the largest label.
+    fn classes(&self) -> Vec<String> {
+        let all = [&self.train, &self.val].into_iter().chain(&self.test);
+        let largest = all.flat_map(Chosen::labels).max().unwrap_or(0);
+        (0..=largest).map(|label| label.to_string()).collect()
+    }
+}
+
+/// One split.
+#[derive(Debug)]
+struct Digits {
+    chosen: Chosen,
+    pipeline: Pipeline,
+}
+
+impl Digits {
+    fn new(chosen: Chosen, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
+        let (height, width) = chosen.whole.size;
+        let all = Images::new(1, Some((height as u32, width as u32)));
+        Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
+    }
+
+    /// Its place in the files.
+    fn place(&self, index: usize) -> usize {
+        self.chosen.places[index] as usize
+    }
+
+    fn class(&self, index: usize) -> u32 {
+        u32::from(self.chosen.whole.labels[self.place(index)])
+    }
+}
+
+impl Dataset for Digits {
+    fn len(&self) -> usize {
+        self.chosen.places.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.pipeline.shape()
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn label(&self, index: usize) -> Option<u32> {
+        Some(self.class(index))
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("image {} of `{}-images`", self.place(index), self.chosen.whole.name)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let whole = &*self.chosen.whole;
+        let (height, width) = whole.size;
+        let mut data = buffer_pool::take(height * width);
+        let first = self.place(index) * height * width;
+        data.copy_from_slice(&whole.pixels[first..][..height * width]);
+        let image = Decoded::whole(Pixels::new(1, [height, width], data));
+        self.pipeline
+            .run(image, key, values)
+            .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
+        Ok(Target::Class(self.class(index)))
+    }
+}
+
+/// What a file holds, as in its name, and its number of dimensions.
+type Content = (&'static str, u8);
+const IMAGES: Content = ("images", 3);
+const LABELS: Content = ("labels", 1);
+
+fn same_count(path: &Path, labels: usize, images: usize) -> Result<(), Error> {
+    if labels == images {
+        return Ok(());
+    }
+    Err(Error::Format {
+        path: path.to_owned(),
+        what: format!("it holds {labels} labels for {images} images"),
+    })
+}
+
+/// The files of both splits.
+pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let parts = ["train", "t10k"].into_iter().flat_map(|split| [(split, IMAGES), (split, LABELS)]);
+    parts.map(|(split, part)| find(dir, split, part)).collect()
+}
+
+/// The file of a part: in the folder itself or where torchvision puts it, with either spelling.
+fn find(dir: &Path, split: &str, (part, dimensions): Content) -> Result<PathBuf, Error> {
+    let spellings = ["-idx", ".idx"].map(|dot| format!("{split}-{part}{dot}{dimensions}-ubyte"));
+    for folder in ["", "raw", "MNIST/raw"] {
+        for spelling in &spellings {
+            for ending in ["", ".gz"] {
+                let path = dir.join(folder).join(format!("{spelling}{ending}"));
+                if path.exists() {
+                    return Ok(path);
+                }
+            }
+        }
+    }
+    let what = if dir.is_dir() { "the idx file" } else { "the folder of idx files" };
+    let path = if dir.is_dir() { dir.join(&spellings[0]) } else { dir.to_owned() };
+    Err(Error::Missing { what, path, expected: EXPECTED })
+}
+
+/// Dimensions of an idx file, its length checked against them without keeping its values.
+fn check_idx(path: &Path, dimensions: u8) -> Result<Vec<usize>, Error> {
+    let mut source = Source::open(path)?;
+    let dims = source.header(dimensions)?;
+    let found = source.remaining()?;
+    source.length_is(&dims, found)?;
+    Ok(dims)
+}
+
+/// Dimensions and values of an idx file.
+fn read_idx(path: &Path, dimensions: u8) -> Result<(Vec<usize>, Vec<u8>), Error> {
+    let mut source = Source::open(path)?;
+    let dims = source.header(dimensions)?;
+    // One more than announced shows that a file is too long, however much follows.
+    let most = announced(&dims).unwrap_or(MAX_FILE_BYTES).saturating_add(1).min(MAX_FILE_BYTES);
+    let mut values = Vec::new();
+    let read = (&mut source.reader).take(most).read_to_end(&mut values);
+    read.map_err(|error| source.failed(error))?;
+    source.length_is(&dims, values.len() as u64)?;
+    Ok((dims, values))
+}
+
+/// Values of an array with these dimensions, if the number fits.
+fn announced(dims: &[usize]) -> Option<u64> {
+    dims.iter().try_fold(1u64, |product, &n| product.checked_mul(n as u64))
+}
+
+/// An open idx file.
+struct Source<'a> {
+    path: &'a Path,
+    reader: Box<dyn Read>,
+    /// Length of a file that is not gzipped.
+    plain_length: Option<u64>,
+    header_length: u64,
+}
+
+impl<'a> Source<'a> {
+    fn open(path: &'a Path) -> Result<Self, Error> {
+        let read_failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
+        let file: File = read::open(path).map_err(read_failed)?;
+        let length = file.metadata().map_err(read_failed)?.len();
+        let file = BufReader::with_capacity(1 << 16, file);
+        let gzipped = path.extension().is_some_and(|ending| ending == "gz");
+        let (reader, plain_length): (Box<dyn Read>, _) = if gzipped {
+            (Box::new(MultiGzDecoder::new(file)), None)
+        } else {
+            (Box::new(file), Some(length))
+        };
+        Ok(Self { path, reader, plain_length, header_length: 0 })
+    }
+
+    fn header(&mut self, dimensions: u8) -> Result<Vec<usize>, Error> {
+        let mut words = vec![[0; 4]; 1 + usize::from(dimensions)];
+        for word in &mut words {
+            self.reader.read_exact(word).map_err(|error| self.failed(error))?;
+        }
+        self.header_length = 4 * words.len() as u64;
+        let numbers: Vec<u32> = words.into_iter().map(u32::from_be_bytes).collect();
+        let magic = 0x0800 + u32::from(dimensions);
+        if numbers[0] != magic {
+            let found = numbers[0];
+            return Err(self.wrong(format!(
+                "it is no idx file of {dimensions} dimensions, as MNIST's are: magic number \
+                 {found:#010x} instead of {magic:#010x}"
+            )));
+        }
+        let dims: Vec<usize> = numbers[1..].iter().map(|&n| n as usize).collect();
+        if dims.contains(&0) {
+            return Err(self.wrong(format!("its dimensions are {dims:?}")));
+        }
+        Ok(dims)
+    }
+
+    /// Bytes after the header.
+    fn remaining(&mut self) -> Result<u64, Error> {
+        if let Some(length) = self.plain_length {
+            return Ok(length.saturating_sub(self.header_length));
+        }
+        let copied = io::copy(&mut (&mut self.reader).take(MAX_FILE_BYTES), &mut io::sink());
+        copied.map_err(|error| self.failed(error))
+    }
+
+    fn length_is(&self, dims: &[usize], found: u64) -> Result<(), Error> {
+        if announced(dims) == Some(found) {
+            return Ok(());
+        }
+        Err(self.wrong(format!("its header announces {dims:?} values, but {found} follow")))
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.wrong("it is truncated".to_owned()),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                self.wrong(format!("it is not gzip data ({error})"))
+            }
+            _ => Error::Io { action: "read", path: self.path.to_owned(), source: error },
+        }
+    }
+
+    fn wrong(&self, what: String) -> Error {
+        Error::Format { path: self.path.to_owned(), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::user_error::UserError;
+    use std::io::Write;
+
+    use super::*;
+    use crate::plan::Targets;
+    use crate::skipped::skipped;
+
+    fn idx(dims: &[u32], values: &[u8]) -> Vec<u8> {
+        let mut bytes = (0x0800 + dims.len() as u32).to_be_bytes().to_vec();
+        bytes.extend(dims.iter().flat_map(|n| n.to_be_bytes()));
+        bytes.extend(values);
+        bytes
+    }
+
+    fn put(dir: &Path, name: &str, bytes: &[u8]) {
+        File::create(dir.join(name)).unwrap().write_all(bytes).unwrap();
+    }
+
+    fn gz(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn count(dir: &Path) -> Result<Survey, Error> {
+        counted(dir, SplitPlan::NONE)
+    }
+
+    fn counted(dir: &Path, split: SplitPlan) -> Result<Survey, Error> {
+        let asked = Asked { split, ..Asked::new("x", 0, Targets::Classes) };
+        Mnist { dir: dir.to_owned() }.survey(&asked)
+    }
+
+    fn digits(dir: &Path, name: &'static str) -> Digits {
+        let all = Chosen::all(Whole::read(dir, name).unwrap());
+        Digits::new(all, &[], &Transforms::default()).unwrap()
+    }
+
+    /// Three 2x2 training images (gzipped) and one for validation.
+    fn folder() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let pixels: Vec<u8> = (0..12).collect();
+        put(dir.path(), "train-images-idx3-ubyte.gz", &gz(&idx(&[3, 2, 2], &pixels)));
+        put(dir.path(), "train-labels-idx1-ubyte.gz", &gz(&idx(&[3], &[2, 0, 1])));
+        put(dir.path(), "t10k-images.idx3-ubyte", &idx(&[1, 2, 2], &[255, 0, 51, 102]));
+        put(dir.path(), "t10k-labels.idx1-ubyte", &idx(&[1], &[1]));
+        dir
+    }
+
+    #[test]
+    fn idx_files_are_counted_and_read_gzipped_or_not() {
+        let dir = folder();
+        let counts = count(dir.path()).unwrap();
+        assert_eq!((counts.n_train, counts.n_val, counts.sample), (3, 1, Some(vec![1, 2, 2])));
+        assert_eq!(counts.classes, ["0", "1", "2"]);
+        let val = digits(dir.path(), "t10k");
+        let mut values = Vec::new();
+        assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
+        assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
+        let train = digits(dir.path(), "train");
+        train.load(2, None, &mut values).unwrap();
+        let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
+        assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
+    }
+
+    #[test]
+    fn training_images_validate_and_the_test_files_test() {
+        let dir = folder();
+        let split = SplitPlan { folds: Some(3), fold: 1, ..SplitPlan::NONE };
+        let found = counted(dir.path(), split).unwrap();
+        assert_eq!((found.n_train, found.n_val, found.n_test), (2, 1, 1));
+        assert_eq!(found.class_counts.iter().sum::<u64>(), 2);
+        let data = Mnist { dir: dir.path().to_owned() };
+        let parts = data.parts(&split, Whole::read).unwrap();
+        let val = Digits::new(parts.val, &[], &Transforms::default()).unwrap();
+        let place = val.place(0);
+        assert_eq!(val.name(0), format!("image {place} of `train-images`"));
+        let mut values = Vec::new();
+        assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class([2, 0, 1][place]));
+        assert_eq!((values[0] * 255.0).round() as usize, 4 * place);
+    }
+
+    #[test]
+    fn a_wrong_magic_number_length_or_count_is_named_with_its_file() {
+        let dir = folder();
+        let check = |name: &str, bytes: &[u8], expected: &str| {
+            put(dir.path(), name, bytes);
+            let message = count(dir.path()).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(expected), "{message}");
+        };
+        let labels = "t10k-labels.idx1-ubyte";
+        check(labels, &idx(&[2], &[1, 1]), "2 labels for 1 images");
+        check(labels, &idx(&[1, 1], &[1]), "magic number 0x00000802");
+        check(labels, &idx(&[2], &[1]), "announces [2] values, but 1 follow");
+        check(labels, &[0, 0], "truncated");
+        check("t10k-images.idx3-ubyte", &idx(&[1, 2, 2], &[0; 5]), "but 5 follow");
+        let whole = gz(&idx(&[3, 2, 2], &[0; 12]));
+        let train = "train-images-idx3-ubyte.gz";
+        check(train, &whole[..whole.len() - 9], "truncated");
+        check(train, b"no gzip here, only text", "not gzip");
+    }
+
+    #[test]
+    fn a_missing_folder_or_file_says_what_is_expected() {
+        let dir = folder();
+        let error = count(&dir.path().join("absent")).unwrap_err();
+        assert!(error.to_string().starts_with("the folder of idx files"), "{error}");
+        std::fs::remove_file(dir.path().join("t10k-labels.idx1-ubyte")).unwrap();
+        let error = count(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("t10k-labels-idx1-ubyte"), "{error}");
+        assert!(error.help().unwrap().contains("gzipped"));
+    }
+
+    #[test]
+    fn the_real_mnist_files_have_sixty_thousand_and_ten_thousand_digits() {
+        let dir = Path::new("../shared/data/mnist");
+        if !dir.exists() {
+            skipped("the files of MNIST in `../shared/data/mnist`");
+            return;
+        }
+        let counts = count(dir).unwrap();
+        assert_eq!((counts.n_train, counts.n_val), (60_000, 10_000));
+        assert_eq!(counts.sample, Some(vec![1, 28, 28]));
+        let split = SplitPlan { val_fraction: Some(0.1), ..SplitPlan::NONE };
+        let held = counted(dir, split).unwrap();
+        assert_eq!((held.n_train, held.n_val, held.n_test), (54_000, 6_000, 10_000));
+        assert_eq!(held.class_counts[0], 5_331, "of 5,923 zeros");
+        assert_eq!(counts.classes.len(), 10);
+        let val = digits(dir, "t10k");
+        assert_eq!(val.chosen.whole.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
+    }
+}

@@ -1,0 +1,34 @@
+//! The data sets: a file or a folder for each.
+
+pub(crate) mod source;
+mod holdout;
+pub(crate) mod image_folder;
+mod mnist;
+mod shapes;
+pub(crate) mod dates;
+pub(crate) mod tables;
+mod image_table;
+pub(crate) mod forecast;
+pub(crate) mod text;
+pub(crate) mod speech;
+pub(crate) mod control;
+mod registered;
+
+pub use control::cameras;
+pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
+pub use dates::FrequencyAlias;
+pub use dates::{Date, Frequency, dates, is_date, is_dated};
+pub use forecast::{Calendar, CsvForecast};
+pub use image_folder::ImageFolder;
+pub use image_table::ImageTable;
+pub use mnist::Mnist;
+pub use shapes::Shapes;
+pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
+pub use speech::{LogMel, Speech};
+pub use tables::{
+    ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,
+    MissingValues,
+};
+pub use tables::{TargetCells, delimiter, other_separator};
+pub use text::largest_token;
+pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

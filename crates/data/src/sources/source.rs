@@ -1,0 +1,261 @@
+//! What `data.name` chooses: a data set, counted before anything is decided and opened by each
+//! rank.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use crate::config::kind::{Choice, Kind, Options};
+use crate::error::Error;
+use crate::plan::{Cameras, Limit, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
+use crate::registry::{Family, Registry, Takes};
+use crate::rng::Key;
+use crate::transform::Transforms;
+use crate::units::Bytes;
+use crate::{Environment, Inputs, Predicting, Splits, TextForm};
+
+/// A data set. Every rank opens the same.
+pub trait DataSource: Debug + Send + Sync {
+    /// Opens all splits, and the classes in label order.
+    ///
+    /// # Errors
+    ///
+    /// The data is absent, incomplete or inconsistent; names the path and what was expected there.
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error>;
+
+    /// Counts samples and classes, and changes nothing. Images are not decoded for it.
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        // Nothing was found out or decided.
+        let found = &Options::new();
+        let transforms = &Transforms::empty();
+        let train_transforms = &[][..];
+        let val_transforms = &[][..];
+        let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
+        Ok(Survey::of(&self.open(&reading)?))
+    }
+
+    /// What its target is, where that decides the defaults of `loss.name` and `checkpoint.monitor`:
+    /// of a table, whose target may be classes or numbers. `None` keeps the usual defaults.
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        Ok(None)
+    }
+
+    /// Makes what has to be generated, if it is not there yet.
+    fn generate(&self, _asked: &Asked<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The option that names the folder of what [`DataSource::generate`] makes, if it makes any.
+    fn generated_in(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What it reads, so that a run goes on with the same files.
+    fn files(&self, _found: &Options) -> Result<Vec<Files>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// The numbers by which samples are prepared, for other programs: by default what the survey
+    /// `found`, such as the means and categories of a table.
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(found.clone())
+    }
+
+    /// Mean and deviation of each number to predict that was standardised, as the survey `found`
+    /// them; empty if they stay as they are.
+    fn target_scales(&self, _found: &Options) -> Vec<(f64, f64)> {
+        Vec::new()
+    }
+
+    /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if
+    /// there is no simulation.
+    fn environment(&self, _key: Key) -> Option<Box<dyn Environment>> {
+        None
+    }
+
+    /// How text becomes tokens, for `ddprun sample`; `None` if samples are no text.
+    fn text(&self) -> Option<TextForm> {
+        None
+    }
+
+    /// Samples without answers, for `ddprun predict`, read as those of the run were.
+    fn inputs(&self, _asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "its source does not say how inputs without answers are read \
+                   (`DataSource::inputs`)";
+        Err(Error::NotPredicted { why })
+    }
+
+    /// Tokens of the text that is drawn when a run is over.
+    fn sample_tokens(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// What the rest of an experiment says to its data set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asked<'a> {
+    /// Name of the experiment, which names folders of generated data.
+    pub experiment: &'a str,
+    /// Seed of what is generated.
+    pub seed: u64,
+    /// What the loss compares with: a table's targets are classes or numbers.
+    pub targets: Targets,
+    /// How many of the training samples are taken.
+    pub limit: Limit,
+    /// What the run found out when it began, with which it goes on; `None` for a new one.
+    pub found: Option<&'a Options>,
+    /// What is held back of the training samples.
+    pub split: SplitPlan,
+}
+
+impl<'a> Asked<'a> {
+    /// A new experiment on all samples.
+    pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
+        let limit = Limit::All;
+        let split = SplitPlan::NONE;
+        Self { experiment, seed, targets, limit, split, found: None }
+    }
+
+    /// What the experiment of `plan` says.
+    pub fn of(plan: &'a Plan) -> Self {
+        let found = Some(&plan.data.source.found);
+        let split = plan.data.split;
+        Self { found, split, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
+    }
+}
+
+/// How a data set is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'a> {
+    /// What the rest of the experiment says.
+    pub asked: &'a Asked<'a>,
+    /// What its survey found out; empty while it is surveyed.
+    pub found: &'a Options,
+    /// Transforms of training images.
+    pub train_transforms: &'a [Choice],
+    /// Transforms of validation images.
+    pub val_transforms: &'a [Choice],
+    /// All transforms that the program knows.
+    pub transforms: &'a Transforms,
+}
+
+/// A data set, counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Survey {
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    pub n_test: usize,
+    /// Class names in label order; empty for numbers.
+    pub classes: Vec<String>,
+    /// Bytes of text of each class, if they are tokens of which that is known.
+    pub token_bytes: Vec<u32>,
+    /// Training samples of each class; empty if they are not counted.
+    pub class_counts: Vec<u64>,
+    /// Whether a sample may have several classes.
+    pub multi_label: bool,
+    /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
+    pub n_targets: usize,
+    /// The numbers of a target that have names.
+    pub target_columns: Vec<TargetColumn>,
+    /// At the end of a sample, the widths of what is 1 at one place and 0 elsewhere: columns of
+    /// categories.
+    pub one_hot: Vec<usize>,
+    /// Shape of one sample where the files decide it; `None` where transforms do.
+    pub sample: Option<Vec<usize>>,
+    /// Shape of one target where it is an array; empty for a label or a number.
+    pub target: Vec<usize>,
+    /// Images that each observation holds beside the numbers of `sample`, as they are before
+    /// transforms.
+    pub cameras: Option<Cameras>,
+    /// By what the values of their pixels are normalized where no transform does it.
+    pub pixels: Option<PixelStats>,
+    /// How pixels of image files are stored.
+    pub pixel_dtype: PixelDtype,
+    /// What is worth a look, in words.
+    pub notes: Vec<String>,
+    /// What `ddprun plan` shows of it; its options if this is empty.
+    pub line: String,
+    /// What it shows below: the columns of a table.
+    pub columns: Vec<String>,
+    /// What each rank holds of it in memory.
+    pub held: Bytes,
+    /// What opening it needs to know.
+    pub found: Options,
+}
+
+impl Survey {
+    /// What the opened splits say.
+    pub fn of(splits: &Splits) -> Self {
+        Self {
+            n_train: splits.train.len(),
+            n_val: splits.val.len(),
+            n_test: splits.test.as_ref().map_or(0, |test| test.len()),
+            classes: splits.classes.clone(),
+            class_counts: class_counts(splits),
+            sample: Some(splits.train.shape().to_vec()),
+            target: splits.train.target_shape().to_vec(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Training samples of each class; empty if a label is not known.
+fn class_counts(Splits { train, classes, .. }: &Splits) -> Vec<u64> {
+    let mut counts = vec![0; classes.len()];
+    for index in 0..train.len() {
+        let label = train.label(index);
+        let Some(count) = label.and_then(|label| counts.get_mut(label as usize)) else {
+            return Vec::new();
+        };
+        *count += 1;
+    }
+    counts
+}
+
+/// Files that a data set reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// What they are: `train`, `val`, `table` ...
+    pub name: &'static str,
+    /// The folder that they are in.
+    pub root: PathBuf,
+    /// Each of them.
+    pub paths: Vec<PathBuf>,
+    /// Whether their contents are compared however many they are; else names and sizes of very
+    /// many.
+    pub by_contents: bool,
+}
+
+impl Files {
+    /// A single file.
+    pub fn one(name: &'static str, path: &Path) -> Self {
+        let root = path.parent().unwrap_or(path).to_owned();
+        Self { name, root, paths: vec![path.to_owned()], by_contents: true }
+    }
+
+    /// Files of a folder, of which there may be many.
+    pub fn many(name: &'static str, root: &Path, paths: Vec<PathBuf>) -> Self {
+        Self { name, root: root.to_owned(), paths, by_contents: false }
+    }
+}
+
+/// `[data]`
+#[derive(Debug)]
+pub enum DataFamily {}
+
+impl Family for DataFamily {
+    const TABLE: &'static str = "data";
+    const NOUN: &'static str = "data set";
+    type Object = dyn DataSource;
+}
+
+impl<K: Kind + DataSource> Takes<K> for DataFamily {
+    fn boxed(kind: K) -> Box<dyn DataSource> {
+        Box::new(kind)
+    }
+}
+
+/// Data sets that a program knows.
+pub type DataSources = Registry<DataFamily>;

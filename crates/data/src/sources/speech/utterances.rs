@@ -1,0 +1,186 @@
+//! Mel features of every utterance, clean and with noise or another speaker.
+//!
+//! A sample is (2, frames + 1, bands): features of the clean and of the noisy utterance, padded by
+//! zeros; the first number of the last row says how many frames are more. Utterances of less than a
+//! second are repeated to one. The target is the class.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::kind::Options;
+use crate::error::{SampleError, shown};
+use crate::rng::{Key, Stream};
+use crate::sources::speech::audio::{self, Span};
+use crate::sources::speech::mel::LogMel;
+use crate::sources::speech::noise::{self, Augmentation};
+use crate::sources::speech::resample::resampled;
+use crate::sources::speech::utterance::Recordings;
+use crate::{Dataset, Target};
+
+/// Frames are padded to a multiple of this.
+const MULTIPLE: usize = 16;
+/// Seconds that are read beyond what is wanted, which resampling needs.
+const BEYOND: f64 = 0.01;
+
+/// What all utterances have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Measured {
+    /// Samples a second.
+    pub(super) rate: u32,
+    /// Samples of the longest utterance; what is longer is cut.
+    pub(super) samples: usize,
+}
+
+impl Measured {
+    /// As a survey found it.
+    pub(super) fn of(found: &Options) -> Option<Self> {
+        let number = |name: &str| found.get(name)?.as_u64();
+        Some(Self { rate: number("rate")? as u32, samples: number("samples")? as usize })
+    }
+}
+
+/// Features of the first second of the file at `path`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
+    let header = audio::header(path)?;
+    let middle = header.samples as f64 / f64::from(header.rate) / 2.0;
+    drop(audio::samples(path, Some(Span { offset: middle, duration: 1.0 }), 1.0)?);
+    let (rate, speech) = audio::samples(path, None, 1.0)?;
+    let mel = LogMel::new(8000, 8);
+    let speech = resampled(speech, rate, 8000);
+    Ok(mel.features(&speech, speech.len(), mel.frames(speech.len())).0)
+}
+
+/// Samples of recordings, at one rate.
+pub(super) struct Clips {
+    recordings: Recordings,
+    measured: Measured,
+}
+
+impl Clips {
+    pub(super) fn new(recordings: Recordings, measured: Measured) -> Self {
+        Self { recordings, measured }
+    }
+
+    /// A recording or a part of it, up to so many samples.
+    fn read(&self, path: &Path, span: Option<Span>) -> Result<Vec<f32>, SampleError> {
+        let Measured { rate, samples } = self.measured;
+        let seconds = samples as f64 / f64::from(rate) + BEYOND;
+        let (from, values) = audio::samples(path, span, seconds)?;
+        let mut values = resampled(values, from, rate);
+        values.truncate(samples);
+        if values.is_empty() {
+            let reason = "it contains no samples".to_owned();
+            return Err(SampleError::Decode { path: path.into(), reason });
+        }
+        Ok(values)
+    }
+
+    /// The utterance, repeated to a second if it is shorter.
+    fn speech(&self, index: usize) -> Result<Vec<f32>, SampleError> {
+        let (path, _) = self.recordings.get(index);
+        let speech = self.read(&path, self.recordings.span(index))?;
+        let length = speech.len().max(self.measured.rate as usize);
+        Ok(speech.into_iter().cycle().take(length).collect())
+    }
+
+    /// A part of `n` samples of any recording, or all of one that is shorter, as NeMo draws noise.
+    fn noise(&self, draws: &mut Stream, n: usize) -> Result<Vec<f32>, SampleError> {
+        let index = draws.below(self.recordings.len() as u64) as usize;
+        let share = draws.uniform();
+        let seconds = n as f64 / f64::from(self.measured.rate);
+        let part = self.recordings.span(index).map(|Span { offset, duration }| {
+            let room = (duration - seconds).max(0.0);
+            Span { offset: offset + share * room, duration: duration.min(seconds) }
+        });
+        let noise = self.read(&self.recordings.get(index).0, part)?;
+        let is_silent = noise.iter().all(|&value| value == 0.0);
+        Ok(if is_silent { noise::generated(draws, n) } else { noise })
+    }
+}
+
+/// One part of the data.
+pub(super) struct Utterances {
+    clips: Clips,
+    /// What is mixed in; generated noise if there is none.
+    noise: Option<Arc<Clips>>,
+    mel: Arc<LogMel>,
+    shape: [usize; 3],
+}
+
+impl Utterances {
+    pub(super) fn new(clips: Clips, noise: Option<Arc<Clips>>, mel: Arc<LogMel>) -> Self {
+        let frames = mel.frames(clips.measured.samples).next_multiple_of(MULTIPLE);
+        let shape = [2, frames + 1, mel.bands()];
+        Self { clips, noise, mel, shape }
+    }
+
+    /// `speech` with what `key` draws mixed into it.
+    fn augmented(&self, speech: &[f32], key: Key) -> Result<Vec<f32>, SampleError> {
+        let mut draws = key.stream();
+        let kind = noise::draw(&mut draws, self.len());
+        let other = match (kind, &self.noise) {
+            (Augmentation::None, _) => return Ok(speech.to_vec()),
+            (Augmentation::Noise, None) => noise::generated(&mut draws, speech.len()),
+            (Augmentation::Noise, Some(clips)) => clips.noise(&mut draws, speech.len())?,
+            (Augmentation::Speaker(other), _) => self.clips.speech(other)?,
+        };
+        let mut noisy = speech.to_vec();
+        noise::mix(&mut noisy, &other, kind, &mut draws);
+        Ok(noisy)
+    }
+}
+
+impl Dataset for Utterances {
+    fn len(&self) -> usize {
+        self.clips.recordings.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn label(&self, index: usize) -> Option<u32> {
+        Some(self.clips.recordings.get(index).1)
+    }
+
+    fn name(&self, index: usize) -> String {
+        let path = self.clips.recordings.get(index).0;
+        match self.clips.recordings.span(index) {
+            Some(span) if span.offset > 0.0 => {
+                format!("`{}` from {} s on", shown(&path), span.offset)
+            }
+            _ => format!("`{}`", shown(&path)),
+        }
+    }
+
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        Some((self.clips.recordings.get(index).0, None))
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let [_, rows, bands] = self.shape;
+        let clean = self.clips.speech(index)?;
+        let mut append = |speech: &[f32]| {
+            let (features, real) = self.mel.features(speech, speech.len(), rows - 1);
+            values.extend(features);
+            values.push(real as f32);
+            values.resize(values.len() + bands - 1, 0.0);
+        };
+        append(&clean);
+        match key {
+            Some(key) => append(&self.augmented(&clean, key)?),
+            None => append(&clean),
+        }
+        Ok(Target::Class(self.clips.recordings.get(index).1))
+    }
+}

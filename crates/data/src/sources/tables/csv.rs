@@ -1,0 +1,447 @@
+//! `data.name = "csv"`: tables with a header line, of which some columns are to be predicted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::error::Error;
+use crate::inputs::{self, Inputs, Predicting};
+use crate::plan::{Part, Targets};
+use crate::sources::dates::DateForm;
+use crate::sources::holdout::Parts;
+use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::tables::answer::{Answer, class, unlabelled};
+use crate::sources::tables::column::{BadCell, Column, decimals, empty, number, with_point};
+use crate::sources::tables::column_names::{ColumnNames, keyed};
+use crate::sources::tables::csv_rows::{CsvRows, EXPECTED, unpacked};
+use crate::sources::tables::date_formats::{DateFormats, DateInferences};
+use crate::sources::tables::features::{CellRules, Features, MissingValues};
+use crate::sources::tables::fit::Fit;
+use crate::sources::tables::header;
+use crate::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::sources::tables::target_cells::TargetCells;
+use crate::sources::tables::unanswered::Unanswered;
+use crate::{Splits, read};
+
+/// What to do about rows with more cells than the header, and about those with fewer.
+pub(crate) const RAGGED: [&str; 2] =
+    ["quote cells that hold commas: `\"a, b\"`", "keep the commas of empty cells, as in `1,,3`"];
+
+/// a table with a header line, of which one or several columns are predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Csv {
+    /// training table, with a header line.
+    #[schemars(extend("format" = "path"), example = "data/train.csv")]
+    pub train_file: PathBuf,
+    /// validation table, with the same header; or hold out rows of `train_file` with
+    /// `data.val_fraction` or `data.folds`.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/val.csv")]
+    pub val_file: Option<PathBuf>,
+    /// test table, with the same header; it is used once, at the end of training.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test.csv")]
+    pub test_file: Option<PathBuf>,
+    /// the column to predict, or a list of columns; all others are features. Several columns are
+    /// numbers or, with `bce_with_logits`, labels: 1 if a row has the label, else 0.
+    #[schemars(example = &"price")]
+    pub target: ColumnNames,
+    /// standardise the target by the training rows; `mae_unscaled` and `rmse_unscaled` are in its
+    /// own unit.
+    #[serde(default)]
+    pub standardize_target: bool,
+    /// columns that are not features, such as row numbers.
+    #[serde(default)]
+    #[schemars(example = ["id"])]
+    pub ignore: Vec<String>,
+    /// a column such as a patient: rows with the same value are held out together. It is not a
+    /// feature.
+    #[serde(default)]
+    #[schemars(example = &"patient")]
+    pub group: Option<String>,
+    /// words that count as empty cells, in features and target alike: "pandas" (NA, N/A, NaN, null,
+    /// None and the like), or a list, in which "pandas" stands for these; an empty list: only empty
+    /// cells.
+    #[serde(default)]
+    #[schemars(example = ["pandas", "?"])]
+    pub missing_values: MissingValues,
+    /// leave out rows whose target is empty; else they are refused.
+    #[serde(default)]
+    pub drop_unlabelled: bool,
+    /// format of the date columns in strftime's words, such as "%d/%m/%Y", or a table of column and
+    /// format. Without it, the format that all rows of a column fit; dates that have several
+    /// meanings are refused.
+    #[serde(default)]
+    #[schemars(example = &"%d/%m/%Y")]
+    pub date_format: Option<DateFormats>,
+    /// how columns that do not hold numbers, and empty cells, are encoded.
+    #[serde(default)]
+    #[schemars(example = Features::example())]
+    pub features: Features,
+}
+
+impl Kind for Csv {
+    const NAME: &'static str = "csv";
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Table), Offer::Split(OwnParts::FILES)];
+
+    fn check(&self) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        let others = || self.group.iter().chain(&self.ignore);
+        // A target may be declared as what it is: it is a feature where it is not the target.
+        let taken: Vec<&String> = others().collect();
+        wrong.extend(self.target.wrong(&others().collect::<Vec<_>>(), &["group", "ignore"]));
+        wrong.extend(self.features.check(&taken));
+        wrong.extend(DateFormats::check(self.date_format.as_ref(), &self.features));
+        wrong
+    }
+}
+
+impl Csv {
+    /// Rows of `train_file` to train on, of `val_file` to validate on.
+    pub fn new(train_file: PathBuf, val_file: PathBuf, target: &str) -> Self {
+        Self {
+            train_file,
+            val_file: Some(val_file),
+            test_file: None,
+            target: target.into(),
+            standardize_target: false,
+            ignore: Vec::new(),
+            group: None,
+            missing_values: MissingValues::default(),
+            drop_unlabelled: false,
+            date_format: None,
+            features: Features::default(),
+        }
+    }
+
+    /// How cells are read.
+    pub(super) fn rules(&self) -> CellRules<'_> {
+        CellRules { features: &self.features, missing: &self.missing_values }
+    }
+
+    /// The tables with what they are called in messages.
+    fn tables(&self) -> impl Iterator<Item = (Part, &PathBuf, &'static str)> {
+        let train = (Part::Train, Some(&self.train_file), "the training table");
+        let val = (Part::Val, self.val_file.as_ref(), "the validation table");
+        let test = (Part::Test, self.test_file.as_ref(), "the test table");
+        [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
+    }
+
+    /// Reads all tables, and holds back what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
+    /// (names file, line, column and value), or a part would be empty.
+    pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
+        let rules = self.rules();
+        let target = &self.target;
+        let standardize = self.standardize_target;
+        let wanted = Wanted { rules, target, standardize, asked };
+        let fit = wanted.fit();
+        let words = match &fit {
+            None if self.features.infers() => self.columns_of_words()?,
+            _ => BTreeSet::new(),
+        };
+        let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        let forms = match &fit {
+            Some(fit) => fit.date_forms(),
+            None => self.date_forms()?,
+        };
+        let column = |name: &str| Column::new(name, kind(name), forms.get(name));
+        let mut parts = Parts::<Rows>::default();
+        for (part, path, what) in self.tables() {
+            parts.put(part, self.table(path, what, wanted.answers(), &column)?);
+        }
+        wanted.open(parts, fit)
+    }
+
+    /// Features of the training table with a cell that is neither a number nor empty.
+    fn columns_of_words(&self) -> Result<BTreeSet<String>, Error> {
+        let mut found = BTreeSet::new();
+        self.each_row(&self.train_file, "the training table", |header, roles, record, _| {
+            let cells = header.iter().zip(roles).zip(record);
+            let is_word =
+                |cell: &str| !self.missing_values.holds(cell) && number("", cell).is_err();
+            let words = cells.filter(|((_, role), cell)| **role == Role::Feature && is_word(cell));
+            found.extend(words.map(|((name, _), _)| name.clone()));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// In which format each column of dates is written, by the rows of all tables.
+    fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
+        let mut all = DateInferences::new(self.rules(), self.date_format.as_ref());
+        if all.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        for (part, path, what) in self.tables() {
+            self.each_row(path, what, |header, _, record, line| {
+                let mut cells = header.iter().zip(record);
+                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, path, line));
+                // What is wrong in another table is reported when that is read.
+                if part == Part::Train { seen } else { Ok(()) }
+            })?;
+        }
+        all.forms()
+    }
+
+    /// The rows of a table.
+    fn table(
+        &self,
+        path: &Path,
+        what: &'static str,
+        answers: AnswerKind,
+        column: &dyn Fn(&str) -> Column,
+    ) -> Result<Rows, Error> {
+        let mut rows = Rows::new(path, Vec::new());
+        let mut unlabelled = 0;
+        self.each_row(path, what, |header, roles, record, line| {
+            if rows.lines.is_empty() {
+                let features = header.iter().zip(roles).filter(|(_, role)| **role == Role::Feature);
+                rows.columns = features.map(|(name, _)| column(name)).collect();
+            }
+            if self.drop_unlabelled && self.is_unlabelled(roles, record) {
+                unlabelled += 1;
+                return Ok(());
+            }
+            rows.lines.push(line);
+            self.push(&mut rows, record, header, roles, answers)
+        })?;
+        rows.leave_out(unlabelled, &self.target)?;
+        Ok(rows)
+    }
+
+    /// Whether a target of a row is empty.
+    fn is_unlabelled(&self, roles: &[Role], record: &::csv::StringRecord) -> bool {
+        let mut targets = roles.iter().zip(record).filter(|(role, _)| **role == Role::Target);
+        targets.any(|(_, cell)| self.missing_values.holds(cell))
+    }
+
+    /// Reads the table at `path` and gives each of its rows to `row`, with the header, what each
+    /// column is for, and its line.
+    fn each_row(
+        &self,
+        path: &Path,
+        what: &'static str,
+        mut row: impl FnMut(&[String], &[Role], &::csv::StringRecord, u64) -> Result<(), BadCell>,
+    ) -> Result<(), Error> {
+        let bytes = read::table(what, path, EXPECTED)?;
+        let (mut rows, header) = CsvRows::open(path, &bytes)?;
+        let roles = self.roles(path, &header)?;
+        let mut record = ::csv::StringRecord::new();
+        let mut is_empty = true;
+        while let Some(line) = rows.read(&mut record)? {
+            let fits = header::fits(record.len(), &header, RAGGED);
+            let read = fits.and_then(|()| row(&header, &roles, &record, line));
+            read.map_err(|bad| cell(path, line, bad))?;
+            is_empty = false;
+        }
+        if is_empty {
+            let what = "it has a header but no rows".to_owned();
+            return Err(Error::Format { path: path.to_owned(), what });
+        }
+        Ok(())
+    }
+
+    /// Columns that are named, by the keys that name them.
+    fn named(&self) -> Vec<(String, &String)> {
+        let group = self.group.iter().map(|name| ("data.group".to_owned(), name)).collect();
+        let ignored = keyed("data.ignore", &self.ignore);
+        [self.target.keyed("data.target"), group, ignored, self.features.keyed()].concat()
+    }
+
+    /// What each column is for.
+    fn roles(&self, path: &Path, header: &[String]) -> Result<Vec<Role>, Error> {
+        check_header(path, header).map_err(|bad| cell(path, 1, bad))?;
+        let targets = self.target.names();
+        let absent = self.named().into_iter().find(|(_, name)| !header.contains(name));
+        if let Some((key, column)) = absent {
+            let path = path.to_owned();
+            let column = column.clone();
+            let columns = header.to_vec();
+            return Err(Error::NoColumn { key, path, column, columns });
+        }
+        let role = |name: &String| match name {
+            name if targets.contains(name) => Role::Target,
+            name if Some(name) == self.group.as_ref() => Role::Group,
+            name if self.ignore.contains(name) => Role::Ignored,
+            _ => Role::Feature,
+        };
+        let roles: Vec<Role> = header.iter().map(role).collect();
+        if !roles.contains(&Role::Feature) {
+            return Err(at(path, 1, "no column is left that is a feature".to_owned()));
+        }
+        Ok(roles)
+    }
+}
+
+impl Csv {
+    /// Appends a row.
+    fn push(
+        &self,
+        rows: &mut Rows,
+        record: &::csv::StringRecord,
+        header: &[String],
+        roles: &[Role],
+        answers: AnswerKind,
+    ) -> Result<(), BadCell> {
+        let mut columns = rows.columns.iter_mut();
+        let mut class_of_row = None;
+        let mut numbers = vec![0.0; self.target.names().len()];
+        for ((column, role), cell) in header.iter().zip(roles).zip(record) {
+            match role {
+                Role::Feature => {
+                    if let Some(column) = columns.next() {
+                        column.push(cell, self.rules())?;
+                    }
+                }
+                Role::Target if self.missing_values.holds(cell) => {
+                    Err(unlabelled(empty(column, cell)))?;
+                }
+                Role::Target => {
+                    let place = self.target.names().iter().position(|name| name == column);
+                    let number = &mut numbers[place.unwrap_or(0)];
+                    let read = match answers {
+                        AnswerKind::Class => {
+                            class(column, cell).map(|class| class_of_row = Some(class))
+                        }
+                        AnswerKind::Numbers => {
+                            self::number(column, cell).map(|value| *number = value)
+                        }
+                        AnswerKind::Flags => flag(column, cell).map(|value| *number = value),
+                        AnswerKind::Unread => Ok(()),
+                    };
+                    read.map_err(|what| bad_target(what, column, cell, answers))?;
+                }
+                Role::Group if self.missing_values.holds(cell) => Err(empty(column, cell))?,
+                Role::Group => rows.groups.push(cell.to_owned()),
+                Role::Ignored => {}
+            }
+        }
+        rows.answers.push(class_of_row.unwrap_or_else(|| Answer::numbers(&numbers)));
+        Ok(())
+    }
+}
+
+/// What is wrong with the names of the columns, whatever they are for.
+fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
+    header::unique(names)?;
+    if names.len() > 1 {
+        return Ok(());
+    }
+    let what = "the table needs the target and at least one feature".to_owned();
+    let help = header::other_separator(path, names);
+    let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
+    Err(BadCell { what, help: Some(help) })
+}
+
+/// What is wrong with the cell of a target, with what can be done about it.
+fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> BadCell {
+    let is_word = cell.parse::<f64>().is_err();
+    let point = with_point(cell);
+    let help = match answers {
+        AnswerKind::Numbers if point.is_some() => decimals(&point.unwrap_or_default()),
+        AnswerKind::Numbers if is_word => format!(
+            "if `{column}` is a class, use `loss.name = \"cross_entropy\"`; else remove the row"
+        ),
+        AnswerKind::Class if !is_word => {
+            "if it is a number to predict, use `loss.name = \"mse\"`".to_owned()
+        }
+        _ => "correct the cell, or remove the row".to_owned(),
+    };
+    BadCell { what, help: Some(help) }
+}
+
+/// What a column is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Feature,
+    Target,
+    Group,
+    Ignored,
+}
+
+impl DataSource for Csv {
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(self.rules().described(found))
+    }
+
+    fn target_scales(&self, found: &Options) -> Vec<(f64, f64)> {
+        Fit::found(found).map(|fit| fit.targets).unwrap_or_default()
+    }
+
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let asked = Asked { found: Some(reading.found), ..*reading.asked };
+        self.read(&asked).map(|opened| opened.splits)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let files: Vec<String> =
+            self.tables().map(|(_, path, _)| path.display().to_string()).collect();
+        let line = format!("{}, target {}", files.join(" and "), self.target.words());
+        Ok(self.read(asked)?.survey(line))
+    }
+
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        let names = self.target.names();
+        let mut kinds = vec![TargetCells::default(); names.len()];
+        self.each_row(&self.train_file, "the training table", |header, _, record, _| {
+            for (name, kind) in names.iter().zip(&mut kinds) {
+                let at = header.iter().position(|column| column == name);
+                let cell = at.and_then(|at| record.get(at)).unwrap_or_default();
+                if !self.missing_values.holds(cell) {
+                    kind.push(cell);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(TargetCells::targets(&kinds)))
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
+        let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
+        let what = "tables (.csv, .tsv) with a header line";
+        let found = inputs::files(asked.paths, what, &is_wanted)?;
+        rows.note(found.notes);
+        for path in found.files {
+            self.rows_of(&path, &mut rows)?;
+        }
+        rows.inputs(&self.target)
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(self.tables().map(|(part, path, _)| Files::one(part.name(), path)).collect())
+    }
+}
+
+/// Reads both tables.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn open(
+    train: &Path,
+    val: &Path,
+    target: &str,
+    targets: Targets,
+) -> Result<Splits, Error> {
+    let csv = Csv::new(train.to_owned(), val.to_owned(), target);
+    csv.read(&Asked::new("", 0, targets)).map(|opened| opened.splits)
+}
+
+/// 1 or 0: whether a row has a class.
+pub(crate) fn flag(column: &str, cell: &str) -> Result<f64, String> {
+    match number(column, cell) {
+        Ok(value) if value == 0.0 || value == 1.0 => Ok(value),
+        Err(empty) if cell.is_empty() => Err(empty),
+        _ => Err(format!("`{column}` is `{cell}`, which is neither 0 nor 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

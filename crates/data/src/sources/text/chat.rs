@@ -1,0 +1,308 @@
+//! `data.name = "chat"`: conversations, written as one text by the chat template of a model's
+//! tokenizer, of which the answers of the assistant count.
+//!
+//! A conversation is `messages` of `role` and `content`, or `conversations` of `from` and `value`
+//! as in `ShareGPT`, or an entry in Alpaca's form. The file holds one in each line, or a JSON list.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
+use crate::error::Error;
+use crate::inputs::{Inputs, Predicting};
+use crate::plan::SplitPlan;
+use crate::sources::holdout::{Parts, Places};
+use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
+use crate::sources::text::token_cache::{Look, Origin, TokenCache, cached};
+use crate::tokenizer::Tokenizer;
+use crate::units::Bytes;
+use crate::{ChatTemplate, Dataset, Splits, TextForm, read};
+
+const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
+                        \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
+                        \"hello\"}]}, or a JSON list of them";
+
+/// conversations, formatted by the tokenizer's chat template; the model learns the assistant's
+/// answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Chat {
+    /// conversations, one JSON object per line or a JSON list: with `messages` (each with `role`
+    /// and `content`), `conversations` (`from` and `value`, ShareGPT's format), or `instruction`,
+    /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
+    #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
+    pub file: PathBuf,
+    /// a tokenizer.json from the Hugging Face hub.
+    #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
+    pub tokenizer: PathBuf,
+    /// "chatml", or a file with a Jinja template. Default: the template beside the tokenizer, in
+    /// `chat_template.jinja` or `tokenizer_config.json`.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = &"chatml")]
+    pub chat_template: Option<PathBuf>,
+    /// context length in tokens; longer conversations are truncated, shorter ones padded (the loss
+    /// ignores padding).
+    #[schemars(range(min = 2, max = 65_536), example = 1024)]
+    pub seq_len: usize,
+    /// fraction of the conversations, at the end, held out for validation, unless
+    /// `data.val_fraction` or `data.folds` is given.
+    #[serde(default = "a_tenth")]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub val_ratio: f64,
+    /// compute the loss only on the assistant's tokens: the template's `{% generation %}` blocks if
+    /// it has any, else what each answer adds to the conversation, including its end token.
+    #[serde(default = "yes")]
+    pub mask_prompt: bool,
+    /// token that ends an answer in `ddprun sample`, and that pads. Default: the `eos_token` of
+    /// `tokenizer_config.json`, else the first usual one in the vocabulary.
+    #[serde(default)]
+    #[schemars(example = "<|im_end|>")]
+    pub eos_token: Option<String>,
+    /// at the end of a run on one machine, sample this many tokens with the best weights and print
+    /// them, like `ddprun sample`. Default: none.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1_048_576), example = 300)]
+    pub sample_tokens: Option<u32>,
+}
+
+fn a_tenth() -> f64 {
+    0.1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Kind for Chat {
+    const NAME: &'static str = "chat";
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
+}
+
+impl DataSource for Chat {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        Ok(self.splits(&reading.asked.split, Look::Header)?.0)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
+        let (splits, entries, uncounted) = self.splits(&asked.split, Look::Whole)?;
+        // What the template makes of the data is said before anything starts.
+        let first = splits.train.load(0, None, &mut Vec::new());
+        first.map_err(|source| Error::Sample { index: 0, source })?;
+        let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
+        let wrong = entries.first_wrong().map(|(line, why, n)| {
+            format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
+        });
+        let held = Bytes(entries.held());
+        let notes = wrong.into_iter().chain(uncounted).collect();
+        Ok(Survey { notes, line, held, ..Survey::of(&splits) })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
+        let known = [Files::one("chats", &self.file), Files::one("tokenizer", &self.tokenizer)];
+        let template = template.iter().map(|path| Files::one("chat template", path));
+        Ok(known.into_iter().chain(template).collect())
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
+        Err(Error::NotPredicted { why })
+    }
+
+    fn text(&self) -> Option<TextForm> {
+        Some(TextForm::Chat {
+            tokenizer: self.tokenizer.clone(),
+            chat_template: self.chat_template.clone(),
+            eos_token: self.eos_token.clone(),
+        })
+    }
+
+    fn sample_tokens(&self) -> Option<u32> {
+        self.sample_tokens
+    }
+}
+
+impl Chat {
+    /// Opens all parts, and what they share.
+    fn splits(
+        &self,
+        split: &SplitPlan,
+        look: Look,
+    ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
+        let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
+        let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
+        let end = self.eos_token.as_deref().or_else(|| template.eos_token());
+        let end = tokenizer.end(end).ok_or_else(|| {
+            let what = match end {
+                Some(name) => format!("it has no token `{name}`, which should end answers"),
+                None => "it has none of the usual tokens that end answers".to_owned(),
+            };
+            let what = what + ": set `data.eos_token`";
+            Error::Format { path: self.tokenizer.clone(), what }
+        })?;
+        let own = self.clone();
+        let cutter = tokenizer.clone();
+        let cut = move || {
+            let cut = |messages: &Vec<Value>| own.tokens(messages, &cutter, &template);
+            Ok(Entries::cut(&own.conversations()?, cut))
+        };
+        let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
+        let entries = Arc::new(entries);
+        let dealt = parts(entries.len(), "conversations", self.val_ratio, split)
+            .map_err(|what| Error::Format { path: self.file.clone(), what })?;
+        let form = Form {
+            path: self.file.clone(),
+            noun: "conversation",
+            seq_len: self.seq_len,
+            end,
+            all_count: false,
+        };
+        let notes = match look {
+            Look::Whole => uncounted(&dealt, &entries, &form)?,
+            Look::Header => Vec::new(),
+        };
+        let Parts { train, val, test } = dealt;
+        let part = |places: Places| -> Arc<dyn Dataset> {
+            Arc::new(Samples::new(entries.clone(), form.clone(), places))
+        };
+        let classes = tokenizer.vocabulary();
+        let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+        Ok((splits, entries, notes))
+    }
+
+    /// What the tokens follow from.
+    fn origin(&self) -> Origin {
+        let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
+        let known = [self.file.clone(), self.tokenizer.clone()];
+        let named = &self.chat_template;
+        let masked = self.mask_prompt;
+        Origin {
+            paths: known.into_iter().chain(template).collect(),
+            options: format!("chat {named:?} {masked}"),
+        }
+    }
+
+    /// The tokens of a conversation, of which those that hold a byte of an answer count, as in
+    /// transformers.
+    fn tokens(
+        &self,
+        messages: &[Value],
+        tokenizer: &Tokenizer,
+        template: &ChatTemplate,
+    ) -> Result<Vec<Counted>, String> {
+        if !self.mask_prompt {
+            let tokens = tokenizer.encode(&template.whole(messages)?, false)?;
+            return Ok(tokens.into_iter().map(|token| (token, true)).collect());
+        }
+        let chat = template.chat(messages)?;
+        let spans = tokenizer.encode_spans(&chat.text)?.into_iter();
+        let is_answered = |span: &Range<usize>| {
+            chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
+        };
+        Ok(spans.map(|(token, span)| (token, is_answered(&span))).collect())
+    }
+
+    /// The messages of each conversation, with its line or place in the list.
+    fn conversations(&self) -> Result<Vec<(u64, Vec<Value>)>, Error> {
+        let bytes = read::table("the conversations", &self.file, EXPECTED)
+            .or_else(|error| self.long_line(error))?;
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| {
+                let what = format!("it is not a JSON list: {error}");
+                Error::Format { path: self.file.clone(), what }
+            })?;
+            let places = (1..).zip(&list);
+            let chat = |(place, value): (u64, &Value)| self.chat(place, value);
+            return places.map(chat).collect();
+        }
+        let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
+        let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
+        let chat = |(line, text): (u64, &[u8])| {
+            let value = serde_json::from_slice(text).map_err(|error| {
+                let what = format!("it is not JSON: {error}; it should hold {EXPECTED}");
+                Error::Line { path: self.file.clone(), line, what }
+            })?;
+            self.chat(line, &value)
+        };
+        lines.map(chat).collect()
+    }
+
+    /// A list may stand in one line, however long.
+    fn long_line(&self, error: Error) -> Result<Vec<u8>, Error> {
+        match read::whole(&self.file) {
+            Ok(bytes) if bytes.trim_ascii_start().starts_with(b"[") => Ok(bytes),
+            _ => Err(error),
+        }
+    }
+
+    fn chat(&self, line: u64, value: &Value) -> Result<(u64, Vec<Value>), Error> {
+        let messages =
+            messages(value).map_err(|what| Error::Line { path: self.file.clone(), line, what })?;
+        Ok((line, messages))
+    }
+}
+
+/// Messages with `role` and `content`, whatever the form of the entry.
+fn messages(entry: &Value) -> Result<Vec<Value>, String> {
+    let object = entry.as_object().ok_or("it is not a JSON object")?;
+    let list = |key: &str| object.get(key).and_then(Value::as_array);
+    let messages = if let Some(messages) = list("messages") {
+        messages.clone()
+    } else if let Some(turns) = list("conversations") {
+        let system = object.get("system").and_then(Value::as_str).filter(|text| !text.is_empty());
+        let system = system.map(|text| Ok(json!({"role": "system", "content": text})));
+        system.into_iter().chain(turns.iter().map(of_share_gpt)).collect::<Result<_, _>>()?
+    } else if let Some(messages) = of_alpaca(object) {
+        messages
+    } else {
+        return Err("it has neither `messages`, nor `conversations`, nor `instruction` and \
+                    `output`"
+            .to_owned());
+    };
+    for (i, message) in (1..).zip(&messages) {
+        if !message["role"].is_string() {
+            return Err(format!("its message {i} has no `role`"));
+        }
+    }
+    if messages.iter().any(|message| message["role"] == "assistant") {
+        return Ok(messages);
+    }
+    Err("no message of it has the role `assistant`: there is nothing to learn".to_owned())
+}
+
+fn of_share_gpt(turn: &Value) -> Result<Value, String> {
+    if turn["role"].is_string() {
+        return Ok(turn.clone());
+    }
+    let role = match turn["from"].as_str() {
+        Some("human" | "user") => "user",
+        Some("gpt" | "assistant" | "model" | "chatgpt" | "bing" | "bard") => "assistant",
+        Some("system") => "system",
+        Some("tool" | "function" | "observation") => "tool",
+        Some(other) => return Err(format!("a turn of it is from `{other}`, who is not known")),
+        None => return Err("a turn of it has no `from`".to_owned()),
+    };
+    let value = turn["value"].as_str().ok_or("a turn of it has no `value`")?;
+    Ok(json!({"role": role, "content": value}))
+}
+
+fn of_alpaca(entry: &Map<String, Value>) -> Option<Vec<Value>> {
+    let text = |key: &str| entry.get(key)?.as_str();
+    let question = match text("input").filter(|input| !input.is_empty()) {
+        Some(input) => format!("{}\n{input}", text("instruction")?),
+        None => text("instruction")?.to_owned(),
+    };
+    let user = json!({"role": "user", "content": question});
+    Some(vec![user, json!({"role": "assistant", "content": text("output")?})])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! `data.name = "instructions"`, instructions and how they are to be answered, in the form of
+//! Stanford's Alpaca (Taori et al., 2023, <https://github.com/tatsu-lab/stanford_alpaca>): a JSON
+//! list of `instruction`, `input` (may be empty) and `output`, or lines of these.
+//!
+//! Each becomes one text, the prompt, the answer and the token that ends it; what does not fit is
+//! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
+//! apart, so that the border between them is known.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::error::Error;
+use crate::inputs::{Inputs, Predicting};
+use crate::plan::SplitPlan;
+use crate::sources::holdout::{Parts, Places};
+use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
+use crate::sources::text::token_cache::{Look, Origin, TokenCache, cached};
+use crate::tokenizer::Tokenizer;
+use crate::units::Bytes;
+use crate::{Dataset, Splits, TextForm, read};
+
+/// instructions and answers in Alpaca's format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Instructions {
+    /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, or one such
+    /// object per line. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
+    /// Response:", then the answer. Losses are means over all counted tokens of the global batch,
+    /// whatever their distribution over passes and ranks.
+    #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
+    pub file: PathBuf,
+    /// a tokenizer.json from the Hugging Face hub.
+    #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
+    pub tokenizer: PathBuf,
+    /// context length in tokens; longer texts are truncated, shorter ones padded (the loss ignores
+    /// padding).
+    #[schemars(range(min = 2, max = 65_536), example = 256)]
+    pub seq_len: usize,
+    /// fraction of the entries, at the end, held out for validation, unless `data.val_fraction` or
+    /// `data.folds` is given.
+    #[serde(default = "a_tenth")]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub val_ratio: f64,
+    /// compute the loss only on the tokens of the answer.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub mask_prompt: bool,
+    /// token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`,
+    /// `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
+    #[schemars(example = "</s>")]
+    pub eos_token: Option<String>,
+    /// at the end of a run on one machine, sample this many tokens with the best weights and print
+    /// them, like `ddprun sample`. Default: none.
+    #[schemars(range(min = 1, max = 1_048_576), example = 300)]
+    pub sample_tokens: Option<u32>,
+}
+
+fn a_tenth() -> f64 {
+    0.1
+}
+
+impl Kind for Instructions {
+    const NAME: &'static str = "instructions";
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
+
+    fn check(&self) -> Vec<Wrong> {
+        let what = "`char` cuts only `tokens`; `instructions` needs a tokenizer.json".to_owned();
+        let wrong = Wrong { key: "tokenizer", with: &[], what };
+        if self.tokenizer.as_os_str() == "char" { vec![wrong] } else { Vec::new() }
+    }
+}
+
+impl DataSource for Instructions {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        open(self, &reading.asked.split)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
+        let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
+        let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
+        let token_bytes = tokenizer.token_bytes().unwrap_or_default();
+        let (splits, entries, notes) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
+        let held = Bytes(entries.held());
+        Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
+        Err(Error::NotPredicted { why })
+    }
+
+    fn text(&self) -> Option<TextForm> {
+        let tokenizer = self.tokenizer.clone();
+        let eos_token = self.eos_token.clone();
+        Some(TextForm::Answers { tokenizer, eos_token })
+    }
+
+    fn sample_tokens(&self) -> Option<u32> {
+        self.sample_tokens
+    }
+}
+
+/// One entry of the list.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    instruction: String,
+    /// Empty, absent or null where there is none.
+    #[serde(default)]
+    input: Option<String>,
+    output: String,
+}
+
+/// What stands before the answer: Stanford's prompt, which ends at the colon. (alpaca-lora's
+/// template ends with a line break after it.)
+pub fn prompt(instruction: &str, input: &str) -> String {
+    if input.is_empty() {
+        return format!(
+            "Below is an instruction that describes a task. Write a response that appropriately \
+             completes the request.\n\n### Instruction:\n{instruction}\n\n### Response:"
+        );
+    }
+    format!(
+        "Below is an instruction that describes a task, paired with an input that provides \
+         further context. Write a response that appropriately completes the request.\n\n### \
+         Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
+    )
+}
+
+/// Opens all parts, with the vocabulary in the order of its tokens.
+pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
+    let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
+    Ok(open_with(source, &tokenizer, split, Look::Header)?.0)
+}
+
+/// The same with the tokenizer that was read before, and what the parts share.
+fn open_with(
+    source: &Instructions,
+    tokenizer: &Arc<Tokenizer>,
+    split: &SplitPlan,
+    look: Look,
+) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
+    let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
+        let what = match &source.eos_token {
+            Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
+            None => "it has none of the usual end-of-text tokens: set `data.eos_token`".to_owned(),
+        };
+        Error::Format { path: source.tokenizer.clone(), what }
+    })?;
+    let origin = Origin {
+        paths: vec![source.file.clone(), source.tokenizer.clone()],
+        options: format!("instructions {end}"),
+    };
+    let own = source.clone();
+    let cutter = tokenizer.clone();
+    let cut = move || {
+        let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
+        Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
+    };
+    let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
+    let dealt = parts(entries.len(), "entries", source.val_ratio, split)
+        .map_err(|what| Error::Format { path: source.file.clone(), what })?;
+    let form = Form {
+        path: source.file.clone(),
+        noun: "entry",
+        seq_len: source.seq_len,
+        end,
+        all_count: !source.mask_prompt,
+    };
+    let notes = match look {
+        Look::Whole => uncounted(&dealt, &entries, &form)?,
+        Look::Header => Vec::new(),
+    };
+    let Parts { train, val, test } = dealt;
+    let part = |places: Places| -> Arc<dyn Dataset> {
+        Arc::new(Samples::new(entries.clone(), form.clone(), places))
+    };
+    let classes = tokenizer.vocabulary();
+    let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+    Ok((splits, entries, notes))
+}
+
+/// The tokens of an entry, of which its answer counts.
+fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>, String> {
+    let prompt = prompt(&entry.instruction, entry.input.as_deref().unwrap_or_default());
+    let asked = tokenizer.encode(&prompt, true)?.into_iter().map(|token| (token, false));
+    let answer = tokenizer.encode(&entry.output, false)?.into_iter().chain([end]);
+    Ok(asked.chain(answer.map(|token| (token, true))).collect())
+}
+
+/// All entries: a JSON list, or one in each line.
+fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
+    let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
+    let path = || source.file.clone();
+    let failed = Error::reading("the instructions", &source.file, expected);
+    let bytes = read::whole(&source.file).map(read::without_mark).map_err(failed)?;
+    let is_lines = bytes.trim_ascii_start().starts_with(b"{");
+    if !is_lines {
+        return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
+            path: path(),
+            what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),
+        });
+    }
+    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
+    let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
+    let entry = |(line, text): (u64, &[u8])| {
+        serde_json::from_slice(text).map_err(|error| {
+            // The parser counts lines of this line alone.
+            let why = error.to_string().replace(" at line 1 column", ", column");
+            let what = format!("it is no `instruction`, `input` and `output`: {why}");
+            Error::Line { path: path(), line, what }
+        })
+    };
+    lines.map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::*;
+    use crate::tokenizer::tests::write;
+    use crate::{IGNORED, Target};
+
+    const JSON: &str = r#"[{"instruction": "the", "input": "", "output": "cat"},
+        {"instruction": "the", "input": "cat", "output": "the"},
+        {"instruction": "that", "output": "chat"}]"#;
+
+    fn source(folder: &Path, json: &str, seq_len: usize) -> Instructions {
+        let file = folder.join("alpaca.json");
+        std::fs::File::create(&file).unwrap().write_all(json.as_bytes()).unwrap();
+        Instructions {
+            file,
+            tokenizer: write(folder),
+            seq_len,
+            val_ratio: 0.34,
+            mask_prompt: false,
+            eos_token: None,
+            sample_tokens: None,
+        }
+    }
+
+    fn loaded(source: &Instructions, index: usize) -> (Vec<f32>, Vec<u32>) {
+        let splits = open(source, &SplitPlan::NONE).unwrap();
+        let mut values = Vec::new();
+        let Target::Classes(next) = splits.train.load(index, None, &mut values).unwrap() else {
+            panic!("no labels")
+        };
+        (values, next)
+    }
+
+    #[test]
+    fn prompts_are_alpacas() {
+        let with = prompt("Add.", "1 and 2");
+        assert!(
+            with.starts_with(
+                "Below is an instruction that describes a task, paired with an input that \
+                 provides further context. Write a response that"
+            ),
+            "{with}"
+        );
+        assert!(
+            with.ends_with("\n\n### Instruction:\nAdd.\n\n### Input:\n1 and 2\n\n### Response:")
+        );
+        let without = prompt("Sing.", "");
+        assert!(
+            without.starts_with(
+                "Below is an instruction that describes a task. Write a response that \
+                 appropriately completes the request.\n\n### Instruction:\nSing."
+            ),
+            "{without}"
+        );
+        assert!(without.ends_with("\n\n### Response:"));
+    }
+
+    #[test]
+    fn the_answer_and_its_end_follow_the_prompt_and_the_rest_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut source = source(folder.path(), JSON, 400);
+        let (seen, next) = loaded(&source, 0);
+        let n = next.iter().position(|&token| token == IGNORED).unwrap();
+        assert_eq!((seen.len(), next.len()), (400, 400));
+        assert_eq!(seen[0], 0.0, "a text begins with its token");
+        assert_eq!(next[n - 4..n], [7, 6, 5, 1], "c, a, t and the end");
+        assert!(seen[1..n].iter().zip(&next).all(|(seen, next)| *seen == *next as f32));
+        assert!(next[n..].iter().all(|&token| token == IGNORED));
+        source.mask_prompt = true;
+        let (same, masked) = loaded(&source, 0);
+        assert_eq!(same, seen);
+        assert_eq!(masked[n - 4..], next[n - 4..]);
+        assert!(masked[..n - 4].iter().all(|&token| token == IGNORED));
+    }
+
+    #[test]
+    fn entries_may_stand_in_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = r#"{"instruction": "the", "output": "cat"}"#;
+        let lines = source(folder.path(), &format!("{line}\n\n{line}\n"), 400);
+        let of_lines = loaded(&Instructions { val_ratio: 0.5, ..lines }, 0);
+        assert_eq!(of_lines, loaded(&source(folder.path(), JSON, 400), 0));
+        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
+        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
+        assert!(error.contains("alpaca.json`, line 2: it is no `instruction`"), "{error}");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_and_null_is_an_empty_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = r#"{"instruction": "the", "output": "cat"}"#;
+        let null = r#"{"instruction": "the", "input": null, "output": "cat"}"#;
+        let of = |text: &str| {
+            loaded(&Instructions { val_ratio: 0.5, ..source(folder.path(), text, 400) }, 0)
+        };
+        let plain = of(&format!("{line}\n{line}\n"));
+        assert_eq!(of(&format!("\u{feff}{line}\n{line}\n")), plain);
+        assert_eq!(of(&format!("\u{feff}[{line},\n{line}]")), plain);
+        assert_eq!(of(&format!("{null}\n{null}\n")), plain);
+        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
+        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
+        assert_eq!(error.matches("line").count(), 1, "{error}");
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let (seen, next) = loaded(&source(folder.path(), JSON, 6), 1);
+        assert_eq!((seen.len(), next.len()), (6, 6));
+        assert!(next.iter().all(|&token| token != IGNORED));
+    }
+
+    #[test]
+    fn entries_are_held_back_at_random_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path(), JSON, 8);
+        let split = SplitPlan { test_fraction: Some(0.5), ..SplitPlan::NONE };
+        let of = |split: SplitPlan| {
+            let splits = open(&source, &split).unwrap();
+            let test = splits.test.map_or(0, |test| test.len());
+            (splits.train.len(), splits.val.name(0), test)
+        };
+        let (n_train, val, n_test) = of(split);
+        assert_eq!((n_train, n_test), (1, 1));
+        assert!(val.starts_with("entry 3 of"), "the last one validates: {val}");
+        let names: BTreeSet<String> = (0..3)
+            .map(|fold| of(SplitPlan { folds: Some(3), fold, ..SplitPlan::NONE }).1)
+            .collect();
+        assert_eq!(names.len(), 3, "each validates once");
+    }
+
+    #[test]
+    fn parts_are_counted_and_what_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let facts = Survey::of(&open(&source(folder.path(), JSON, 8), &SplitPlan::NONE).unwrap());
+        assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (2, 1, 11));
+        assert_eq!((facts.sample, facts.target), (Some(vec![8]), vec![8]));
+        let error =
+            |source: &Instructions| open(source, &SplitPlan::NONE).err().unwrap().to_string();
+        let broken = source(folder.path(), r#"[{"instruction": "a"}]"#, 8);
+        assert!(error(&broken).contains("missing field `output`"), "{}", error(&broken));
+        let few = source(folder.path(), r#"[{"instruction": "a", "output": "b"}]"#, 8);
+        assert!(error(&few).contains(
+            "`data.val_ratio` leaves 1 of its 1 entries to train on and 0 to validate on"
+        ));
+        let mut other = source(folder.path(), JSON, 8);
+        other.eos_token = Some("<stop>".to_owned());
+        assert!(error(&other).contains("it has no token `<stop>`"), "{}", error(&other));
+    }
+}

@@ -1,0 +1,18 @@
+//! Texts, as tokens.
+
+mod token_file;
+mod budget;
+mod token_cache;
+mod held_tokens;
+mod padded;
+mod documents;
+mod tokens;
+mod entries;
+pub(crate) mod instructions;
+mod chat;
+
+pub use chat::Chat;
+pub use instructions::{Instructions, prompt};
+pub use token_file::TokenDtype;
+pub use token_file::largest_token;
+pub use tokens::{Tokens, encode};

@@ -1,0 +1,20 @@
+//! Tokens of a text -> what a model sees, and what is to follow each token.
+
+use crate::IGNORED;
+
+/// What the model sees of `tokens` in a context of `seq_len`, and what is to follow each token; the
+/// rest is filled with `end`, which does not count there. `counts` says whether a token does.
+pub(super) fn padded(
+    mut tokens: Vec<u32>,
+    counts: impl Fn(usize) -> bool,
+    seq_len: usize,
+    end: u32,
+) -> (Vec<u32>, Vec<u32>) {
+    tokens.truncate(seq_len + 1);
+    let counted = |i: usize| if counts(i) { tokens[i] } else { IGNORED };
+    let mut next: Vec<u32> = (1..tokens.len()).map(counted).collect();
+    next.resize(seq_len, IGNORED);
+    tokens.truncate(tokens.len().saturating_sub(1));
+    tokens.resize(seq_len, end);
+    (tokens, next)
+}

@@ -1,0 +1,127 @@
+//! The family of transforms.
+
+use std::fmt::Debug;
+
+use crate::config::kind::{Kind, Options};
+use crate::plan::Unfit;
+use crate::registry::{Family, Registry, Takes};
+use crate::rng::Stream;
+use crate::transform::{Area, Images, Pixels, Sides};
+
+/// What is done to an image before a model sees it.
+pub trait Transform: Debug + Send + Sync {
+    /// Size of all images after it; `None` = they may differ.
+    fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
+        Ok(images.size)
+    }
+
+    /// Channels of an image after it.
+    fn channels(&self, channels: usize) -> usize {
+        channels
+    }
+
+    /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are
+    /// not decoded where it is the first of its list.
+    fn area(&self, size: (usize, usize), stream: Option<&mut Stream>) -> Area {
+        let _ = stream;
+        Area::whole(size)
+    }
+
+    /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`,
+    /// after those that [`Transform::area`] drew; without one nothing is random.
+    fn apply(
+        &self,
+        image: Pixels,
+        area: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String>;
+
+    /// Whether it draws random numbers where it gets a stream of them, so that it belongs to
+    /// training.
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    /// Whether it also takes images of 16 bits: it changes no value by itself, or asks for
+    /// [`Pixels::dtype`]. Others are refused for them by the plan.
+    fn takes_uint16(&self) -> bool {
+        false
+    }
+
+    /// What `value` of a channel becomes, from 0 (black) to 1 (white), of a transform that is the
+    /// last of its list; `None` leaves it to others.
+    fn value(&self, channel: usize, value: f32) -> Option<f32> {
+        let _ = (channel, value);
+        None
+    }
+
+    /// What another program must know, beside the options, to do the same to an image that is
+    /// evaluated.
+    fn evaluated(&self) -> Options {
+        Options::new()
+    }
+
+    /// Whether it changes values instead of pixels: it stands after what makes values of pixels.
+    fn changes_values(&self) -> bool {
+        false
+    }
+
+    /// Changes the values of an image, (channels, height, width) of `shape`. Random numbers come
+    /// from `stream`; without one nothing is random.
+    fn change(&self, values: &mut [f32], shape: [usize; 3], stream: Option<&mut Stream>) {
+        let _ = (values, shape, stream);
+    }
+}
+
+/// A transform that changes the whole image with a probability, or leaves it as it is.
+pub trait ByChance: Debug + Send + Sync {
+    /// The probability.
+    fn p(&self) -> f64;
+
+    /// The image after the change.
+    fn changed(&self, image: Pixels) -> Pixels;
+
+    /// [`Transform::takes_uint16`]
+    fn takes_16_bits(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ByChance> Transform for T {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(if happens(self.p(), stream) { self.changed(image) } else { image })
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn takes_uint16(&self) -> bool {
+        self.takes_16_bits()
+    }
+}
+
+/// Whether what has the probability `p` happens; where nothing is random, only what always does.
+pub(crate) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
+    stream.map_or(p >= 1.0, |stream| stream.uniform() < p)
+}
+
+/// `[[data.transforms.train]]` and `[[data.transforms.val]]`
+#[derive(Debug)]
+pub enum TransformFamily {}
+
+impl Family for TransformFamily {
+    const TABLE: &'static str = "data.transforms";
+    const NOUN: &'static str = "transform";
+    const LISTS: &'static [&'static str] = &["data.transforms.train", "data.transforms.val"];
+    type Object = dyn Transform;
+}
+
+impl<K: Kind + Transform> Takes<K> for TransformFamily {
+    fn boxed(kind: K) -> Box<dyn Transform> {
+        Box::new(kind)
+    }
+}
+
+/// Transforms that a program knows.
+pub type Transforms = Registry<TransformFamily>;

@@ -1,0 +1,268 @@
+//! All kinds that a program knows: those that come with ddprun, and those that a user's program
+//! adds.
+//!
+//! ```
+//! use ddprun::config::json_schema;
+//! use ddprun::kinds::Kinds;
+//!
+//! let kinds = Kinds::default();
+//! assert!(kinds.models.names().any(|name| name == "resnet18"));
+//! let schema = json_schema(&kinds.vocabulary());
+//! assert_eq!(schema["title"], "An experiment of ddprun");
+//! ```
+//!
+//! The keys of a misspelt experiment are searched among those of all kinds:
+//!
+//! ```
+//! use ddprun::config::load_text;
+//! use ddprun::kinds::Kinds;
+//!
+//! let text = "
+//!     [model]
+//!     name = 'mlp'
+//!     hiden = [64]
+//!
+//!     [data]
+//!     name = 'shapes'
+//!
+//!     [train]
+//!     epochs = 3
+//!     batch_size = 16
+//! ";
+//! let problems = load_text("x.toml".as_ref(), text, &[], &Kinds::default().vocabulary()).unwrap_err();
+//! let page = problems.page(false, 80);
+//! assert!(page.contains("did you mean `hidden`?"), "{page}");
+//! ```
+
+use std::sync::Arc;
+
+use candle_core::Device;
+
+use crate::cluster::Clusters;
+use crate::collective::{self, Backends};
+use crate::config::Vocabulary;
+use crate::config::kind::{Choice, Entry, FamilySpec, Kind};
+use crate::data::transform;
+use crate::data::{DataSources, Transforms};
+use crate::engine::Components;
+use crate::loss::{self, Losses};
+use crate::metric::Metrics;
+use crate::model::layers::{self, Layer, Layers};
+use crate::model::{self, Models};
+use crate::optim::{self, Optimizers, Schedulers};
+use crate::plan::{
+    BackendFacts, DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
+    Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    SchedulerFacts, Span, TransformFacts, Unfit,
+};
+use crate::record::{NamedSink, Sinks};
+use crate::registry::Unbuildable;
+use crate::sweep::{Methods, Pruners};
+use crate::user_error::{ExitCode, UserError};
+
+/// All kinds that a program knows.
+#[derive(Clone, Debug)]
+pub struct Kinds {
+    /// Data sets.
+    pub data: DataSources,
+    pub models: Models,
+    /// Layers of the model `graph`.
+    layers: Layers,
+    /// What is done to images.
+    pub transforms: Transforms,
+    pub losses: Losses,
+    /// What evaluations measure.
+    pub metrics: Metrics,
+    /// Update rules.
+    pub optimizers: Optimizers,
+    /// Learning rates over time.
+    pub schedulers: Schedulers,
+    /// How ranks exchange tensors.
+    pub backends: Backends,
+    /// What runs write about themselves.
+    pub sinks: Sinks,
+    /// Where the values of a sweep's trials come from.
+    pub methods: Methods,
+    /// What gives trials up early.
+    pub pruners: Pruners,
+    /// What runs submitted experiments.
+    pub clusters: Clusters,
+}
+
+impl Default for Kinds {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        Self {
+            data: DataSources::default().sealed(),
+            models: Models::default().sealed(),
+            layers: Layers::default().sealed(),
+            transforms: Transforms::default().sealed(),
+            losses: Losses::default().sealed(),
+            metrics: Metrics::default(),
+            optimizers: Optimizers::default().sealed(),
+            schedulers: Schedulers::default().sealed(),
+            backends: Backends::default().sealed(),
+            sinks: Sinks::default().sealed(),
+            methods: Methods::default().sealed(),
+            pruners: Pruners::default().sealed(),
+            clusters: Clusters::default().sealed(),
+        }
+    }
+}
+
+impl Kinds {
+    /// "model `mlp`" for each name that a kind was registered with although another had it.
+    pub fn taken(&self) -> Vec<String> {
+        let mut taken: Vec<String> = self.data.taken().collect();
+        taken.extend(self.models.taken());
+        taken.extend(self.layers.taken());
+        taken.extend(self.transforms.taken());
+        taken.extend(self.losses.taken());
+        taken.extend(self.metrics.taken());
+        taken.extend(self.optimizers.taken());
+        taken.extend(self.schedulers.taken());
+        taken.extend(self.backends.taken());
+        taken.extend(self.sinks.taken());
+        taken.extend(self.methods.taken());
+        taken.extend(self.pruners.taken());
+        taken.extend(self.clusters.taken());
+        taken
+    }
+
+    /// What an experiment may say.
+    pub fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::new(self.families(), self.metrics.specs())
+    }
+
+    /// What each table that chooses a kind may choose.
+    pub fn families(&self) -> Vec<FamilySpec> {
+        let mut models = self.models.spec();
+        for kind in &mut models.kinds {
+            kind.takes = self.models.takes(kind.name).to_vec();
+        }
+        vec![
+            models,
+            self.data.spec(),
+            self.transforms.spec(),
+            self.layers.spec(),
+            self.losses.spec(),
+            self.optimizers.spec(),
+            self.schedulers.spec(),
+            self.backends.spec(),
+            self.sinks.spec(),
+            self.methods.spec(),
+            self.pruners.spec(),
+            self.clusters.spec(),
+        ]
+    }
+
+    /// Adds a layer of the model `graph`.
+    pub fn add_layer<L: Kind + Layer>(&mut self) {
+        self.layers.add::<L>();
+        self.models.hold_layers(&self.layers);
+    }
+
+    /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the
+    /// plan's seed.
+    pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
+        let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
+        params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
+        let loss = self.losses.build(&plan.loss.kind)?;
+        let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
+        let metrics = self.metrics.of(&plan.measurable(), &plan.metrics);
+        let bytes: Arc<[u32]> = plan.data.token_bytes.as_slice().into();
+        let metrics = metrics.into_iter().map(|metric| metric.of_tokens(&bytes).unwrap_or(metric));
+        let naive = plan.naive_errors();
+        let metrics = metrics.map(|metric| metric.of_series(&naive).unwrap_or(metric)).collect();
+        let scheduler = self.schedulers.build(&plan.schedule.rule)?;
+        Ok(Components { model, params, loss, metrics, optimizer, scheduler })
+    }
+}
+
+impl Kinds {
+    /// What a run of `plan` writes about itself.
+    pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<NamedSink>, Error> {
+        let build = |chosen: &Entry| {
+            let sink = self.sinks.build(&chosen.choice())?;
+            Ok(NamedSink { name: chosen.name.clone(), sink })
+        };
+        plan.logging.sinks.iter().map(build).collect()
+    }
+}
+
+impl KindFacts for Kinds {
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        self.models.describe(plan)
+    }
+
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+        pixels: Option<&PixelStats>,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        transform::facts(&self.transforms, asked, images, pixels)
+    }
+
+    fn layers(
+        &self,
+        layers: &[Entry],
+        input: Flow,
+        needed: usize,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        layers::plan(&self.layers, layers, input, needed)
+    }
+
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
+        let loss = self.losses.build(loss).map_err(|error| error.to_string())?;
+        Ok(loss::facts(loss.as_ref()))
+    }
+
+    fn decided_loss(&self, loss: &Choice, data: &DataFacts) -> Result<Choice, Unfit> {
+        let built = self.losses.build(loss);
+        let built = built.map_err(|error| Unfit::of_all(error.to_string()))?;
+        let mut decided = loss.clone();
+        decided.options.extend(built.decided(data)?);
+        Ok(decided)
+    }
+
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+        self.metrics.facts(answers)
+    }
+
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {
+        let rule = self.optimizers.build(rule).map_err(|error| error.to_string())?;
+        Ok(optim::facts(rule.as_ref()))
+    }
+
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String> {
+        optim::scheduler_facts(&self.schedulers, rule)
+    }
+
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
+        optim::describe_schedule(&self.schedulers, rule, span)
+    }
+
+    fn backends(&self) -> Vec<BackendFacts> {
+        collective::backend_facts(&self.backends)
+    }
+}
+
+/// A plan's choice that this program cannot make.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// Another kind.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
+
+use crate::files;
+use crate::launch::error_report::clock;
+use crate::launch::exit::Ended;
+use crate::launch::machines::greeting::STOPPED;
+use crate::launch::machines::nodes::NodeFailure;
+use crate::launch::machines::waiting::LOOK_INTERVAL;
+use crate::launch::parent::next_attempt::{NotMet, after_failure, meet_again};
+use crate::launch::parent::options::{Note, Start};
+use crate::launch::parent::recovery::{FailedAttempt, Recovery};
+use crate::launch::parent::spawn::spawn_all;
+use crate::launch::parent::verdict::{Verdict, judge};
+use crate::launch::parent::watch::{StopSources, Watch};
+use crate::launch::{Failure, Nodes, Stop};
+use crate::plan::{Plan, RunFolders};
+use crate::units::Rank;
+use crate::user_error::ExitCode;
+
+/// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
+/// times; then with fewer ranks, if `start` has plans for them, and with more again after a
+/// checkpoint. No process is left when it returns. The run's folders exist, and the calling thread
+/// must be one that lives as long as the run (the main thread), because ranks die with the thread
+/// that started them.
+///
+/// # Errors
+///
+/// The first failure of the last attempt, also written to `<run.logs>/failure.json`.
+pub fn run(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Box<Failure>> {
+    run_to_end(plan, run, start, None, on_note)
+}
+
+/// As [`run()`], for this machine's ranks of a run over several, whose parents have found each
+/// other. To start the group again, all parents meet again; node 0 decides whether they do.
+///
+/// # Errors
+///
+/// The first failure on any machine; on the others its code is 5. Written to `failure.json` on node
+/// 0, and `failure.node-N.json` on the others, whose logs may be in the same folder.
+pub fn run_node(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    nodes: &mut Nodes,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Box<Failure>> {
+    run_to_end(plan, run, start, Some(nodes), on_note)
+}
+
+fn run_to_end(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    mut nodes: Option<&mut Nodes>,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Box<Failure>> {
+    let name = match nodes.as_ref().map_or(0, |nodes| nodes.node()) {
+        0 => "failure.json".to_owned(),
+        node => format!("failure.node-{node}.json"),
+    };
+    let stops = StopSources::open(start.waker.clone())
+        .map_err(|error| Failure::of_start(run, Rank(0), &error, ExitCode::Resource));
+    let ended = stops.and_then(|stops| {
+        Runner { run, start, stops, nodes: nodes.as_deref_mut(), on_note }.run(plan)
+    });
+    let ended = ended.map_err(|failure| match &nodes {
+        Some(nodes) => Box::new(nodes.reported(*failure)),
+        None => failure,
+    });
+    ended.inspect_err(|failure| {
+        let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
+        // The failure itself goes to the caller; a disk that is full or hangs must not hide it.
+        let path = run.logs.join(name);
+        let _ = files::within(files::DISK_TIMEOUT, move || files::write_atomic(&path, &text));
+    })
+}
+
+/// What all attempts of a run share.
+struct Runner<'a> {
+    run: &'a RunFolders,
+    start: &'a Start,
+    stops: StopSources,
+    nodes: Option<&'a mut Nodes>,
+    on_note: &'a mut dyn FnMut(Note),
+}
+
+impl Runner<'_> {
+    fn run(&mut self, plan: &Plan) -> Result<Ended, Box<Failure>> {
+        let mut recovery = match &self.nodes {
+            Some(nodes) => Recovery::resumed(plan, nodes.past()),
+            None => Recovery::new(plan, &self.start.smaller),
+        };
+        loop {
+            match self.attempt(&recovery) {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => self.grow(&mut recovery)?,
+                Err(failed) => self.recover(&mut recovery, failed)?,
+            }
+        }
+    }
+
+    /// The group has made room for a larger one.
+    fn grow(&mut self, recovery: &mut Recovery) -> Result<(), Box<Failure>> {
+        let Some(nodes) = &self.nodes else {
+            (self.on_note)(recovery.grow());
+            return Ok(());
+        };
+        recovery.make_room();
+        let first = nodes.ranks().next().unwrap_or(Rank(0));
+        self.meet(recovery, None).map_err(|why| why.ends(Failure::of_meeting(self.run, first)))
+    }
+
+    /// The group has failed: prepares the next one.
+    fn recover(
+        &mut self,
+        recovery: &mut Recovery,
+        failed: FailedAttempt,
+    ) -> Result<(), Box<Failure>> {
+        let failure = failed.failure.clone();
+        let (note, wait) = after_failure(self.nodes.as_deref_mut(), recovery, failed)?;
+        (self.on_note)(note);
+        if let Some(nodes) = &mut self.nodes {
+            // Node 0 may be stopped in this time.
+            let until = clock() + wait;
+            loop {
+                let left = until.saturating_sub(clock());
+                if self.stops.is_requested_within(left.min(LOOK_INTERVAL)) {
+                    nodes.call_off();
+                    return Err(recovery.call_off(failure));
+                }
+                if nodes.is_called_off() {
+                    let mut failure = recovery.call_off(failure);
+                    failure.causes.push(STOPPED.to_owned());
+                    return Err(failure);
+                }
+                if left.is_zero() {
+                    break;
+                }
+            }
+        } else if self.stops.is_requested_within(wait) {
+            return Err(recovery.call_off(failure));
+        }
+        let met = self.meet(recovery, Some(failure.clone()));
+        met.map_err(|why| why.ends(recovery.call_off(failure)))
+    }
+
+    /// Meets the other machines again, if there are some, after this `cause`.
+    fn meet(&mut self, recovery: &mut Recovery, cause: Option<Box<Failure>>) -> Result<(), NotMet> {
+        let Some(nodes) = &mut self.nodes else { return Ok(()) };
+        let met = meet_again(nodes, recovery, &mut self.stops, self.on_note);
+        met.inspect_err(|_| nodes.call_off())?;
+        let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
+        note.into_iter().for_each(&mut *self.on_note);
+        Ok(())
+    }
+
+    /// Starts the group once and follows it to its end; `None`: it was stopped to come back with
+    /// more ranks.
+    fn attempt(&mut self, recovery: &Recovery) -> Result<Option<Ended>, FailedAttempt> {
+        let (plan, run, causes) = (recovery.plan(), self.run, recovery.causes());
+        let processes = spawn_all(plan, run, self.start, causes, self.nodes.as_deref_mut());
+        let processes = processes.map_err(|failure| {
+            let failure = self.end_everywhere(failure);
+            FailedAttempt { failure, step: 0, saved: 0, never_started: true, was_asked: false }
+        })?;
+        let watch = Watch {
+            stall_timeout: plan.stall_timeout,
+            deadline: plan.distributed.timeout,
+            grows_after: recovery.grows_after(),
+            stops: &mut self.stops,
+            nodes: self.nodes.as_deref_mut(),
+            on_note: &mut *self.on_note,
+        };
+        let group = watch.run(processes);
+        let verdict = judge(&group);
+        let ended = match verdict {
+            Verdict::Ended(ended) => Ok(Some(ended)),
+            Verdict::Resized => Ok(None),
+            Verdict::FailedElsewhere => Err(Failure::of_elsewhere(run, group.first())),
+            Verdict::Fault(rank, fault) => Err(Failure::of_fault(run, &group, rank, fault)),
+            Verdict::Stopped(rank) => Err(Failure::of_stopped(run, &group, rank)),
+            Verdict::Stalled(stall) => Err(Failure::of_stall(run, &group, stall)),
+            Verdict::MissedDeadline(rank) => Err(Failure::of_missed_deadline(run, &group, rank)),
+        };
+        let ended = match &mut self.nodes {
+            Some(nodes) => {
+                let is_consequence = verdict.is_consequence(&group);
+                let ended = ended.map_err(|failure| node_failure(nodes, failure, is_consequence));
+                nodes.conclude(ended)
+            }
+            None => ended,
+        };
+        ended.map_err(|failure| FailedAttempt {
+            failure,
+            step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
+            saved: group.saved(),
+            never_started: false,
+            was_asked: group.asked() > Some(Stop::Resize),
+        })
+    }
+
+    /// Tells the other machines why this one could not even start.
+    fn end_everywhere(&mut self, failure: Box<Failure>) -> Box<Failure> {
+        let Some(nodes) = &mut self.nodes else { return failure };
+        let failed = node_failure(nodes, failure, false);
+        match nodes.conclude(Err(failed.clone())) {
+            Ok(_) => failed.failure,
+            Err(failure) => failure,
+        }
+    }
+}
+
+fn node_failure(nodes: &Nodes, failure: Box<Failure>, is_consequence: bool) -> NodeFailure {
+    let failure = Box::new(Failure { node: Some(nodes.node()), ..*failure });
+    NodeFailure { failure, is_consequence }
+}

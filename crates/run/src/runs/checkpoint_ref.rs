@@ -1,0 +1,323 @@
+//! What a word of the command line, or `model.pretrained`, means: a run and one of its checkpoints,
+//! a checkpoint, or a folder of them. All commands read it here.
+//!
+//! ```text
+//! quickstart, run:quickstart, logs/quickstart/ID, ID           the best checkpoint, or the newest
+//! quickstart/best, run:quickstart/latest, ID/step-00000300     this one
+//! checkpoints/quickstart/ID, checkpoints/quickstart/ID/best    the same, by its folder
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, Opened, is_checkpoint};
+use crate::config::closest;
+use crate::files;
+use crate::nn::LoraConfig;
+use crate::plan::{CheckpointPlan, Plan, RunFolders};
+use crate::record::{DESCRIPTION, is_run, newest_of, to_stderr};
+use crate::runs::Error;
+use crate::runs::enter::enter_found;
+use crate::runs::run_ref::{LOGS, best_run_that, find_run};
+use crate::runs::stored::StoredRun;
+use crate::user_error::{ErrorPage, ExitCode};
+
+/// What stands before the name of a run.
+pub const RUN: &str = "run:";
+/// In a folder of checkpoints: a link to the run's logs, where they are not found by their name.
+pub const LINK_TO_LOGS: &str = "logs";
+/// Folders above that of a checkpoint's run in which its logs are looked for under any name.
+const LEVELS: usize = 3;
+
+/// What a word means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meant<'a> {
+    /// A run, by its folder, its name or its id.
+    Run(&'a str, Which),
+    /// A checkpoint, without links.
+    Checkpoint(PathBuf),
+    /// A folder of checkpoints, without links.
+    Folder(PathBuf, Which),
+}
+
+/// What `word` means.
+pub fn meant(word: &str) -> Meant<'_> {
+    if let Some(word) = word.strip_prefix(RUN) {
+        let (run, which) = split(word);
+        return Meant::Run(run, which);
+    }
+    if is_checkpoint(Path::new(word)) {
+        return Meant::Checkpoint(real(Path::new(word)));
+    }
+    let (run, which) = split(word);
+    let path = Path::new(run);
+    let holds_checkpoints = || checkpoint::all(path).is_ok_and(|all| !all.is_empty());
+    if path.is_dir() && !is_run(path) && holds_checkpoints() {
+        return Meant::Folder(real(path), which);
+    }
+    Meant::Run(run, which)
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The run, and which of its checkpoints.
+pub fn split(word: &str) -> (&str, Which) {
+    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
+        return (word, Which::Any);
+    };
+    let step = || last.strip_prefix("step-")?.parse().ok().map(Which::Step);
+    match last {
+        "best" => (run, Which::Best),
+        "latest" => (run, Which::Newest),
+        _ => step().map_or((word, Which::Any), |step| (run, step)),
+    }
+}
+
+/// What was probably meant by a word that means nothing: one of `names`, or a checkpoint of it.
+pub fn nearest(word: &str, names: &[String]) -> Option<String> {
+    let near = |word: &str| closest(word, names.iter().map(String::as_str));
+    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
+        return near(word).map(str::to_owned);
+    };
+    let exact = names.iter().any(|name| name == run).then_some(run);
+    let checkpoint = match split(word).1 {
+        Which::Any => closest(last, ["best", "latest"]),
+        _ => Some(last),
+    };
+    match (exact.or_else(|| near(run)), checkpoint) {
+        (Some(run), Some(checkpoint)) => Some(format!("{run}/{checkpoint}")),
+        (run, None) => near(word).or(run).map(str::to_owned),
+        (None, Some(_)) => near(word).map(str::to_owned),
+    }
+}
+
+/// Whether the run in this log folder has a checkpoint.
+pub fn has_checkpoint(folder: &Path) -> bool {
+    let checkpoints = StoredRun::seen_from_here(folder).map(|found| found.run.checkpoints);
+    checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
+}
+
+/// The logs of the run that keeps its checkpoints in `folder`, without links: by its link, beside
+/// the folder of all checkpoints, in another folder there, or by its id among the runs in `logs`.
+pub fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
+    let id = folder.file_name()?;
+    let name = folder.parent()?.file_name()?;
+    let is_its = |logs: &PathBuf| {
+        newest_of(logs, DESCRIPTION).is_file()
+            && StoredRun::read(logs).is_ok_and(|stored| stored.run.id.as_str() == id)
+    };
+    let linked = Some(real(&folder.join(LINK_TO_LOGS)));
+    let above = || folder.ancestors().skip(2);
+    let beside = above().map(|root| root.join("logs").join(name).join(id));
+    let named = above().take(LEVELS).flat_map(|root| {
+        let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().join(name).join(id))
+    });
+    let found = linked.into_iter().chain(beside).chain(named).find(is_its);
+    found.or_else(|| find_run(logs, id.to_str()).ok().filter(is_its))
+}
+
+/// Makes a run be found from its checkpoints, where it is not by the names of its folders.
+pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
+    let logs = real(&run.logs);
+    let checkpoints = real(&run.checkpoints);
+    let Some(named) = logs.parent() else { return Ok(()) };
+    let name = named.file_name().unwrap_or_default();
+    let is_usual = |root: &Path| root.join("logs").join(name) == named;
+    if checkpoints.ancestors().skip(2).any(is_usual) {
+        return Ok(());
+    }
+    match files::swap_link(&run.checkpoints.join(LINK_TO_LOGS), &logs) {
+        Err(error) if error.is_without_links() => Ok(()),
+        linked => linked,
+    }
+}
+
+/// Which checkpoint of a run is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The best; the newest where no best one is kept.
+    Any,
+    Best,
+    Newest,
+    Step(u64),
+}
+
+impl Which {
+    /// The newest, if it is asked for and the word names no other.
+    pub(crate) fn or_newest(self, newest: bool) -> Self {
+        if newest && self == Self::Any { Self::Newest } else { self }
+    }
+}
+
+/// A checkpoint of a folder; `plan` says which one is the best, and without it the link `best`.
+pub fn open(folder: &Path, plan: Option<&CheckpointPlan>, which: Which) -> Result<Opened, Error> {
+    let linked = || {
+        let link = folder.join("best");
+        link.is_dir().then(|| checkpoint::open(&link)).transpose()
+    };
+    let best = || plan.map_or_else(linked, |plan| checkpoint::best(folder, plan));
+    Ok(match which {
+        Which::Newest => checkpoint::newest(folder)?,
+        Which::Step(step) => of_step(folder, step)?,
+        Which::Any => match plan {
+            Some(plan) => checkpoint::best_or_newest(folder, plan)?,
+            None => linked()?.map_or_else(|| checkpoint::newest(folder), Ok)?,
+        },
+        Which::Best => best()?.ok_or_else(|| Error::NoBest { folder: folder.to_owned() })?,
+    })
+}
+
+fn of_step(folder: &Path, step: u64) -> Result<Opened, Error> {
+    let path = folder.join(checkpoint::name(step));
+    if path.is_dir() {
+        return Ok(checkpoint::open(&path)?);
+    }
+    let kept = checkpoint::all(folder)?.into_iter().map(|found| found.step).collect();
+    Err(Error::NoStep { folder: folder.to_owned(), step, kept })
+}
+
+/// A checkpoint.
+pub struct Chosen {
+    pub opened: Opened,
+    /// Its run, if that is here.
+    run: Option<StoredRun>,
+}
+
+/// The checkpoint that `word` names ([`meant`]); without a word one of the newest run that has any,
+/// which is said. Of a run it is the best, or the newest, if that is asked for or no best one is
+/// kept. Goes to where the run's paths begin. Where the newest one is damaged, the newest intact
+/// one is taken, which is said; a `strict` choice is then refused.
+pub fn chosen(word: Option<&str>, newest: bool, strict: bool) -> Result<Chosen, ErrorPage> {
+    let found = found(word, newest)?;
+    say_passed_over(&found.opened, strict)?;
+    let ema = found.run.as_ref().and_then(|run| run.plan.ema);
+    if let Some(young) = ema.and_then(|ema| ema.young(found.opened.state.updates)) {
+        to_stderr(&format!("warning: {young}"));
+    }
+    Ok(found)
+}
+
+/// Says that an intact checkpoint takes the place of newer ones, or refuses it.
+pub fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), ErrorPage> {
+    let Some(first) = opened.passed_over.first() else { return Ok(()) };
+    if strict {
+        let page = format!(
+            "error: {}\n  do: put an intact copy of it there, or omit `--strict` to use the one of \
+             step {}",
+            first.damage, opened.state.step
+        );
+        return Err(ErrorPage::new(ExitCode::Checkpoint, page));
+    }
+    to_stderr(&format!("warning: {}", first.words(opened.state.step)));
+    Ok(())
+}
+
+fn found(word: Option<&str>, newest: bool) -> Result<Chosen, ErrorPage> {
+    let unusable = ErrorPage::from;
+    match word.map_or(Meant::Run("", Which::Any), meant) {
+        Meant::Run(name, which) => {
+            let folder = best_run_that(word.map(|_| name), &has_checkpoint)?;
+            let run = enter_found(&folder)?;
+            if word.is_none() {
+                to_stderr(&format!("run {} of `{}`", run.run.id, run.run.logs.display()));
+            }
+            let opened = run.checkpoint(which.or_newest(newest)).map_err(unusable)?;
+            Ok(Chosen { opened, run: Some(run) })
+        }
+        Meant::Checkpoint(path) => {
+            let opened = checkpoint::open(&path).map_err(|error| unusable(error.into()))?;
+            Ok(Chosen { opened, run: path.parent().and_then(entered).transpose()? })
+        }
+        Meant::Folder(path, which) => {
+            let run = entered(&path).transpose()?;
+            let plan = run.as_ref().map(|run| &run.plan.checkpoint);
+            let opened = open(&path, plan, which.or_newest(newest)).map_err(unusable)?;
+            Ok(Chosen { opened, run })
+        }
+    }
+}
+
+/// The run that keeps its checkpoints in `folder`, if it is here.
+fn entered(folder: &Path) -> Option<Result<StoredRun, ErrorPage>> {
+    run_of(folder, Path::new(LOGS)).map(|logs| enter_found(&logs))
+}
+
+impl Chosen {
+    /// The run of the checkpoint.
+    pub fn run(&self) -> Result<&StoredRun, ErrorPage> {
+        self.run.as_ref().ok_or_else(|| {
+            let page = format!(
+                "error: the run of `{}` is not here\n  do: copy its logs beside it, as \
+                 `logs/<name>/<time>-<id>`",
+                self.opened.path.display()
+            );
+            ErrorPage::new(ExitCode::Refused, page)
+        })
+    }
+
+    /// The weights, or their averages.
+    pub fn averaged(&self) -> Result<Vec<u8>, ErrorPage> {
+        checkpoint::averaged_model(&self.opened).map_err(ErrorPage::from)
+    }
+
+    /// The plan of that run.
+    pub fn plan(&self) -> Result<&Plan, ErrorPage> {
+        self.run().map(|run| &run.plan)
+    }
+
+    /// The adapters of that run, as its description says, and the folder of the weights that it
+    /// started from.
+    pub fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), ErrorPage> {
+        let run = self.run()?;
+        let without = || {
+            let page = format!("error: `{}` has no adapters", self.opened.path.display());
+            ErrorPage::new(
+                ExitCode::Refused,
+                page + "\n  do: export it without `--peft` and `--merge`",
+            )
+        };
+        let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
+        Ok((run.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_that_of_a_run_or_of_its_checkpoint() {
+        let names = ["tiny", "resnet18", "20261123-020701-3fa2"].map(str::to_owned);
+        let check = |word, expected: Option<&str>| {
+            assert_eq!(nearest(word, &names).as_deref(), expected, "{word}");
+        };
+        check("tniy", Some("tiny"));
+        check("tiny/bst", Some("tiny/best"));
+        check("tiny/lastest", Some("tiny/latest"));
+        check("tniy/best", Some("tiny/best"));
+        check("resnet81/step-00000300", Some("resnet18/step-00000300"));
+        check("resnet81/lates/", Some("resnet18/latest"));
+        check("tiny/20261123", Some("tiny"));
+        check("quite/another", None);
+    }
+
+    #[test]
+    fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
+        let check = |word, run, which| {
+            assert_eq!(split(word), (run, which), "{word}");
+            assert_eq!(meant(&format!("{RUN}{word}")), Meant::Run(run, which), "{word}");
+        };
+        check("quickstart", "quickstart", Which::Any);
+        check("quickstart/best", "quickstart", Which::Best);
+        check("quickstart/best/", "quickstart", Which::Best);
+        check(
+            "quickstart/20261123-020701-3fa2/latest",
+            "quickstart/20261123-020701-3fa2",
+            Which::Newest,
+        );
+        check("a/step-00000300", "a", Which::Step(300));
+        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", Which::Any);
+    }
+}

@@ -1,0 +1,233 @@
+//! Run folders -> what each run is, how it stands and what it has measured, by its files alone:
+//! also of a run that goes on, or was killed.
+//!
+//! ```text
+//! folder ──find──▶ folders of runs ──summary──▶ Summary         name, state, best, duration, tags
+//!                                  ──config───▶ TOML            what it was asked for
+//!                                  ──Scalars──▶ series by step  what it has measured so far
+//! ```
+//!
+//! Nothing here writes into a run, except [`retag`], into a file of its own.
+//! ```
+//! use ddprun::runs::{self, State};
+//!
+//! let listing = runs::list("logs".as_ref());
+//! for run in listing.runs.iter().filter(|run| run.state == State::Failed) {
+//!     println!("{}: {}", run.id, run.reason.as_deref().unwrap_or("-"));
+//! }
+//! ```
+
+mod config;
+mod description;
+mod find;
+mod run_ref;
+mod list;
+mod saves;
+mod scalars;
+mod summary;
+mod sweeps;
+mod tags;
+mod stored;
+mod checkpoint_ref;
+mod enter;
+mod owner;
+
+use std::path::{Path, PathBuf};
+
+pub use checkpoint_ref::{
+    Chosen, LINK_TO_LOGS, Meant, RUN, chosen, has_checkpoint, link_logs, meant, nearest, open,
+    run_of, say_passed_over, split,
+};
+pub use config::{Difference, config, differences, leaves};
+pub use enter::{enter_best_run, enter_run};
+pub use find::other_runs;
+pub use find::{Found, find, trials};
+pub use list::{Listing, Unreadable, list};
+pub use owner::{checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before};
+pub use run_ref::{
+    LOGS, best_run, best_trial, find_range_test, find_run, find_run_that, find_sweep,
+    is_experiment, is_name, named_run, nearest_run, nearest_sweep, of_experiment, run_names,
+};
+pub use saves::longest_save;
+pub use scalars::{Point, Reader, Scalars};
+pub use stored::{Stored, StoredRun};
+pub use summary::summary_of;
+pub use summary::{Best, State, Summary, summary};
+pub use sweeps::{SweepSummary, sweep_summary};
+pub use tags::{NAME as TAGS, Retagged, retag, tags};
+
+use crate::checkpoint;
+use crate::files;
+use crate::record;
+use crate::report;
+use crate::sweep;
+use crate::user_error::{ExitCode, UserError};
+
+/// Why a run cannot be read, or tagged.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// What the run has said cannot be read.
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    /// What the run has said cannot be read.
+    #[error(transparent)]
+    Report(#[from] report::Error),
+    /// The sweep cannot be read.
+    #[error(transparent)]
+    Sweep(#[from] sweep::Error),
+    /// Written by a newer ddprun.
+    #[error(
+        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
+         to {known}",
+        path.display()
+    )]
+    Newer {
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+        /// The newest known one.
+        known: u32,
+    },
+    /// A file that is not what its name says.
+    #[error("`{}` cannot be understood: {why}", path.display())]
+    Damaged {
+        path: PathBuf,
+        /// Where it differs.
+        why: String,
+    },
+    /// A file that cannot be used.
+    #[error("`{}` cannot be used: {why}", path.display())]
+    Unusable { path: PathBuf, why: String },
+    /// No checkpoint can be used.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// The best checkpoint is asked for, but none is kept.
+    #[error("no best checkpoint is kept in `{}`", folder.display())]
+    NoBest {
+        /// The run's checkpoint folder.
+        folder: PathBuf,
+    },
+    /// No checkpoint of that step is kept.
+    #[error("no checkpoint `{}` is kept in `{}`", checkpoint::name(*step), folder.display())]
+    NoStep {
+        /// The run's checkpoint folder.
+        folder: PathBuf,
+        step: u64,
+        /// Those that are kept.
+        kept: Vec<u64>,
+    },
+    /// There is no such run.
+    #[error("there is no run `{run}` under `{}`", logs.display())]
+    NoRun {
+        /// What was asked for.
+        run: String,
+        /// Folder of all runs' logs.
+        logs: PathBuf,
+    },
+    /// Several runs are called so.
+    #[error("`{run}` is ambiguous: {} runs match:{}", found.len(), each_on_a_line(found))]
+    SeveralRuns {
+        /// What was asked for.
+        run: String,
+        /// Their folders.
+        found: Vec<PathBuf>,
+    },
+    /// There is no run at all.
+    #[error("there is no run under `{}`", logs.display())]
+    NoRuns {
+        /// Folder of all runs' logs.
+        logs: PathBuf,
+    },
+    /// A word that cannot be a tag.
+    #[error("`{tag}` is not a tag")]
+    NotATag {
+        /// The word.
+        tag: String,
+    },
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NotATag { .. }
+            | Self::NoRun { .. }
+            | Self::SeveralRuns { .. }
+            | Self::NoRuns { .. } => ExitCode::Refused,
+            _ => ExitCode::Checkpoint,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::NoBest { .. } => Some("use `/latest`".to_owned()),
+            Self::NoStep { kept, .. } if !kept.is_empty() => {
+                let names: Vec<String> = kept.iter().map(|&step| checkpoint::name(step)).collect();
+                Some(format!("choose one of {}", names.join(", ")))
+            }
+            Self::NoStep { .. } => {
+                Some("train the run again: no checkpoint of it is left".to_owned())
+            }
+            Self::Checkpoint(checkpoint::Error::NoneUsable { damaged, .. }) => {
+                let help = if damaged.is_empty() {
+                    "put the run's checkpoints back there, or train it again; `ddprun ls` lists \
+                     the runs"
+                } else {
+                    "put whole ones back there, or train the run again"
+                };
+                Some(help.to_owned())
+            }
+            Self::Checkpoint(error) => error.help(),
+            Self::Files(files::Error::Io { reason, .. })
+                if reason.kind() == std::io::ErrorKind::NotFound =>
+            {
+                let help = "put back what is missing there, or name another run; `ddprun ls` lists \
+                            the runs";
+                Some(help.to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    fn damaged(path: &Path, why: &impl ToString) -> Self {
+        Self::Damaged { path: path.to_owned(), why: why.to_string() }
+    }
+}
+
+/// Each on a line of its own, the last ones if there are too many.
+fn each_on_a_line(folders: &[PathBuf]) -> String {
+    const MAX_LINES: usize = 10;
+    let shown = folders.iter().rev().take(MAX_LINES).rev();
+    let lines: Vec<String> = shown.map(|folder| format!("\n  {}", folder.display())).collect();
+    let more = folders.len().saturating_sub(MAX_LINES);
+    let before = if more > 0 { format!("\n  {more} older ones, and") } else { String::new() };
+    before + &lines.concat()
+}
+
+/// What is in the file at `path`; `None` if there is none.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match files::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(reason) => Err(files::Error::io("read", path)(reason).into()),
+    }
+}
+
+/// A path as text, which is all that JSON has: bytes that are none are replaced.
+fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
+}
+
+/// The format that a file says it has, if this ddprun knows it.
+fn known_format(path: &Path, found: Option<u64>, known: u32) -> Result<(), Error> {
+    match found {
+        Some(found) if found > u64::from(known) => {
+            Err(Error::Newer { path: path.to_owned(), found, known })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,310 @@
+//! `[sweep]` -> many experiments, scheduled on the devices, pruned, ranked, resumable.
+//!
+//! ```text
+//! Sweep ──method──▶ values ──Trainer──▶ ranks of one trial ──reports──▶ pruner
+//!            ▲                                                    │
+//!            └──────────────── journal.jsonl ◀───── ended ────────┘ ──▶ table, pictures, best.toml
+//! ```
+//!
+//! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it
+//! starts the ranks of every trial itself, each trial watched by a thread of its own, so that
+//! nothing outlives it; and it writes down each decision before it acts on it, so that it can be
+//! killed at any moment.
+//! ```
+//! use ddprun::config::sweep::Domain;
+//! use ddprun::sweep::value_at;
+//! // What a search method draws is a share of each parameter's domain.
+//! let rates = Domain::LogUniform { min: 1e-4, max: 1e-2 };
+//! let middle = value_at(&rates, 0.5).as_f64().unwrap();
+//! assert!((middle - 1e-3).abs() < 1e-12);
+//! ```
+
+mod changes;
+mod chart;
+mod sampler;
+#[cfg(test)]
+mod example_sweeps;
+mod folder;
+mod gpus;
+mod importance;
+mod journal;
+mod cleanup;
+mod method;
+mod request;
+mod parzen;
+mod pictures;
+mod pruner;
+mod range_test;
+mod ranking;
+mod repeats;
+mod results;
+mod trial_scheduler;
+mod status;
+mod table;
+mod trial_events;
+mod trial;
+mod view;
+mod workers;
+mod registered;
+
+use std::path::{Path, PathBuf};
+
+pub use folder::{is_of_sweep, refuse_runs};
+pub use gpus::visible as visible_gpus;
+pub use importance::importance;
+pub use journal::{NAME as JOURNAL, Story, Subject, read};
+pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
+pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
+pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
+pub use range_test::{
+    files_of as range_test_files, is_in as is_range_test, page as range_test_page,
+    read as read_range_test,
+};
+pub use ranking::{Ranking, best};
+pub(crate) use repeats::reached;
+pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
+pub use results::{BEST, CSV, JSON, summary};
+pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
+pub use status::{Status, status};
+pub use table::table;
+pub use trial::{Length, Report, State, Trial, cost, id};
+pub use trial::{is_trial, trial_number};
+pub use trial_scheduler::is_taken;
+pub use trial_scheduler::run;
+pub use workers::count as count_workers;
+pub use workers::run as run_shared;
+
+use crate::config::values::Every;
+use crate::files::{self, RunLock};
+use crate::record;
+use crate::registry::Unbuildable;
+use crate::report;
+use crate::terminal::counted;
+use crate::user_error::{ExitCode, UserError};
+
+/// Why a sweep cannot be run or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be written or read.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// What a trial wrote cannot be read.
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    /// A picture could not be drawn.
+    #[error(transparent)]
+    Report(#[from] report::Error),
+    /// Written by a newer ddprun.
+    #[error(
+        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
+         to {known}",
+        path.display()
+    )]
+    Newer {
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// A file that is not what its name says.
+    #[error("`{}` is not a sweep's journal", path.display())]
+    NotAJournal { path: PathBuf },
+    /// There is no sweep.
+    #[error("there is no sweep in `{}`", folder.display())]
+    NoSweep {
+        /// Where one was looked for.
+        folder: PathBuf,
+    },
+    /// The folder holds a sweep of something else.
+    #[error("`{}` holds another sweep:{}", folder.display(), list(changes))]
+    Changed {
+        /// The sweep's folder.
+        folder: PathBuf,
+        /// What differs.
+        changes: Vec<String>,
+        /// Whether `--extend` allows it.
+        can_extend: bool,
+    },
+    /// The folder has runs of an experiment.
+    #[error("`{}` already holds runs of an experiment, such as `{}`", folder.display(), run.display())]
+    HoldsRuns {
+        /// The folder that the sweep would have.
+        folder: PathBuf,
+        /// The first of these runs.
+        run: PathBuf,
+    },
+    /// The folder of a sweep cannot be that of a range test, nor the other way round.
+    #[error(
+        "`{}` holds {held}: {asked} would write over its first trial and its results",
+        folder.display()
+    )]
+    Occupied {
+        folder: PathBuf,
+        /// What is there.
+        held: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// Checkpoints of trials whose sweep is gone.
+    #[error(
+        "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
+        folder.display()
+    )]
+    Leftovers {
+        /// The folder of the first such trial.
+        folder: PathBuf,
+    },
+    /// The data are not those that earlier trials were trained on.
+    #[error("the data changed since `{}` was trained:{}", folder.display(), list(differences))]
+    OtherData {
+        /// The records of an earlier trial.
+        folder: PathBuf,
+        /// What differs.
+        differences: Vec<String>,
+    },
+    /// Experiments that cannot be run.
+    #[error("{} cannot be run:{}", counted(trials.len() as u64, "trial"), list(trials))]
+    Refused {
+        /// Each trial with its values and the reason.
+        trials: Vec<String>,
+    },
+    /// The experiment that trials change cannot be run, whatever their values are.
+    #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
+    Base { why: String },
+    /// A pruner that could give up no trial.
+    #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
+    NeverPruned {
+        /// Where pruning begins.
+        least: Every,
+        /// The longest trial.
+        longest: Every,
+    },
+    /// A method or pruner that is not registered.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
+    /// The constraints leave nothing.
+    #[error("no values satisfy the constraints")]
+    NothingLeft,
+    /// A value that has no written form.
+    #[error("cannot write `{what}` as JSON")]
+    Encode {
+        /// Name of the file.
+        what: &'static str,
+        /// The value.
+        #[source]
+        reason: serde_json::Error,
+    },
+    /// The system gives no thread or no signal.
+    #[error("cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        #[source]
+        reason: std::io::Error,
+    },
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::OtherData { .. } => ExitCode::Data,
+            _ if self.is_refusal() => ExitCode::Refused,
+            _ => ExitCode::Storage,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Changed { can_extend: true, .. } => Some(
+                "add `--extend` to keep the trials and continue with the new search, or start \
+                 from scratch with another `sweep.name`"
+                    .to_owned(),
+            ),
+            Self::Changed { .. } => Some(
+                "choose another `sweep.name`: trials of different experiments cannot be compared"
+                    .to_owned(),
+            ),
+            Self::NoSweep { .. } => Some(
+                "name the folder of another one; `ddprun ls` lists the sweeps below `logs`"
+                    .to_owned(),
+            ),
+            Self::HoldsRuns { .. } => Some(
+                "choose another `sweep.name`: a sweep does not share its folder with other runs"
+                    .to_owned(),
+            ),
+            Self::Occupied { .. } => Some("choose another `sweep.name`".to_owned()),
+            Self::Leftovers { folder } => {
+                let sweep = folder.parent().unwrap_or(folder).display();
+                Some(format!("remove `{sweep}`, or choose another `sweep.name`"))
+            }
+            Self::OtherData { .. } => Some(
+                "restore the original data, or start over with another `sweep.name`: metrics on \
+                 different data cannot be compared"
+                    .to_owned(),
+            ),
+            Self::Refused { .. } => {
+                Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
+            }
+            Self::Base { .. } => {
+                Some("change that experiment, or add `KEY=VALUE` for all trials".to_owned())
+            }
+            Self::NeverPruned { .. } => {
+                Some("choose a smaller `min_resource`, or `sweep.pruner=none`".to_owned())
+            }
+            Self::NothingLeft => Some("loosen `sweep.constraints`".to_owned()),
+            Self::Files(files::Error::InUse { .. }) => {
+                Some("wait for that process, or stop it".to_owned())
+            }
+            Self::Files(_) => Some(
+                "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// Whether it was refused before anything was touched.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Changed { .. }
+                | Self::HoldsRuns { .. }
+                | Self::Occupied { .. }
+                | Self::Leftovers { .. }
+                | Self::OtherData { .. }
+                | Self::Refused { .. }
+                | Self::Base { .. }
+                | Self::NeverPruned { .. }
+                | Self::Kind(_)
+                | Self::NothingLeft
+                | Self::Newer { .. }
+                | Self::NotAJournal { .. }
+                | Self::NoSweep { .. }
+                | Self::Files(files::Error::InUse { .. })
+        )
+    }
+}
+
+/// Makes the sweep's folder if needed, and takes possession of it.
+fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
+    files::create_writable_folder(folder)?;
+    let lock = RunLock::acquire(folder)?;
+    files::remove_stale_temporaries(folder)?;
+    Ok(lock)
+}
+
+fn list(lines: &[String]) -> String {
+    /// Lines that are shown.
+    const MAX_LINES: usize = 8;
+    let mut text = String::new();
+    for line in lines.iter().take(MAX_LINES) {
+        text += &format!("\n  {line}");
+    }
+    if lines.len() > MAX_LINES {
+        text += &format!("\n  ... and {} more", lines.len() - MAX_LINES);
+    }
+    text
+}

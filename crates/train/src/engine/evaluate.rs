@@ -1,0 +1,492 @@
+//! Exact evaluation: every sample exactly once, whatever the world size.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::collective::Collective;
+use crate::data::sampler::Chunk;
+use crate::data::{self, Batch};
+use crate::engine::batch_to_device::DeviceBatch;
+use crate::engine::pass::{draws, scalar};
+use crate::engine::step::NextBatch;
+use crate::engine::vote::{PassReport, Totals, exchange};
+use crate::engine::{Engine, Error};
+use crate::event::{Phase, Stop};
+use crate::loss::counted_samples;
+use crate::metric::{self, Kept};
+use crate::model::{Comparison, asked};
+use crate::nn::ForwardContext;
+use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
+use crate::rng::Key;
+
+/// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
+pub(super) const EVALUATION: u64 = u64::MAX;
+
+/// What is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// Validation samples: what a run is steered by.
+    Val,
+    /// Test samples: looked at once, when the run is over.
+    Test,
+}
+
+/// What an evaluation measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    LossOnly,
+    /// The metrics, too.
+    All,
+}
+
+/// What an evaluation found; equal on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// `val/loss` ...
+    pub metrics: BTreeMap<String, f64>,
+    /// What metrics share that are made of the same: see [`Engine::kept`].
+    pub(crate) kept: Vec<Kept>,
+    /// Of the samples of this rank those that the model is most wrong about, the worst first, if
+    /// they were asked for.
+    pub worst: Vec<Worst>,
+    /// Samples that were evaluated, each once.
+    pub samples: u64,
+    /// Samples that cannot be read.
+    pub unreadable: u64,
+    /// The strongest request to stop that any rank had at its end.
+    pub stop_request: Option<Stop>,
+}
+
+/// What a rank tells the others when its chunks are evaluated, or are not going to be.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    passes: Vec<PassReport>,
+    /// What it asks for.
+    stop_request: Option<Stop>,
+    /// Whether chunks of it are missing, because of that.
+    is_broken_off: bool,
+}
+
+/// A sample that the model is wrong about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worst {
+    /// Its index in its split.
+    pub sample: u32,
+    pub loss: f64,
+    /// Its class, and the class that the model takes it for.
+    pub classes: Option<[u32; 2]>,
+}
+
+impl Split {
+    /// What messages call its samples.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Val => "validation",
+            Self::Test => "test",
+        }
+    }
+
+    /// First part of its metrics' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Val => "val",
+            Self::Test => "test",
+        }
+    }
+
+    /// Number of its samples that are evaluated.
+    pub fn samples(self, plan: &Plan) -> usize {
+        let all = match self {
+            Self::Val => plan.data.n_val,
+            Self::Test => plan.data.n_test,
+        };
+        plan.evaluated_samples.map_or(all, |most| all.min(most))
+    }
+}
+
+impl Engine {
+    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and what the
+    /// registered metrics measure of such answers, of the averaged parameters where there are
+    /// averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
+    /// ranks.
+    pub fn evaluate(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+    ) -> Result<Evaluation, Error> {
+        self.evaluate_unless(split, chunks, next, &|| None)
+    }
+
+    /// As [`Engine::evaluate`], unless `wishes` asks to stop: then it ends after the batch at hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::evaluate`]; [`Error::BrokenOff`] on all ranks if any of them left out a batch.
+    pub fn evaluate_unless(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> Result<Evaluation, Error> {
+        self.broadcast_buffers()?;
+        let step = self.state.step;
+        self.averaged(|engine| {
+            // Now these are their averages, if they have some, which are rank 0's too.
+            if engine.plan.average().is_some_and(|average| average.of_buffers) {
+                engine.broadcast_buffers()?;
+            }
+            engine.evaluate_parameters(split, chunks, next, wishes)
+        })
+        .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
+    }
+
+    /// The same of the parameters themselves, where averages stand for them otherwise: `val/loss`
+    /// becomes `val_weights/loss`.
+    pub fn evaluate_weights(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> Result<Evaluation, Error> {
+        self.broadcast_buffers()?;
+        let mut found = self.evaluate_parameters(split, chunks, next, wishes)?;
+        let renamed = |(name, value): (String, f64)| (name.replacen('/', "_weights/", 1), value);
+        found.metrics = found.metrics.into_iter().map(renamed).collect();
+        Ok(found)
+    }
+
+    /// Whether the averages that stand for the parameters still hold so many of the initial weights
+    /// that the parameters are to be measured, too.
+    pub fn has_young_average(&self) -> bool {
+        self.plan.ema.is_some_and(|ema| ema.is_young(self.state.updates))
+    }
+
+    fn evaluate_parameters(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> Result<Evaluation, Error> {
+        let answers = self.answers(split);
+        let mut passes = Vec::with_capacity(chunks.len());
+        let mut kept = Vec::new();
+        let mut worst = Vec::new();
+        let mut is_broken_off = false;
+        for chunk in chunks {
+            // Every rank hears of it by itself. One that does not waits for the others at the end.
+            is_broken_off = wishes().is_some_and(Stop::is_urgent);
+            if is_broken_off {
+                break;
+            }
+            // A loader that hangs is found here as in a step.
+            (self.observer)(self.state.step, Phase::LoadingData);
+            let batch = next()?;
+            (self.observer)(self.state.step, Phase::Evaluating);
+            // Under `on_bad_sample = "skip"` unreadable samples are left out.
+            if !batch.samples.is_empty() {
+                let found = self.evaluate_batch(chunk.index, &batch, answers)?;
+                passes.push(found.report);
+                kept.push((chunk.index, found.kept));
+                add_worst(&mut worst, found.worst, self.most_worst);
+            }
+        }
+        let mine = Part { passes, stop_request: wishes(), is_broken_off };
+        let all = exchange(self.collective.as_ref(), &mine)?;
+        let stop_request = all.iter().filter_map(|part| part.stop_request).max();
+        if let Some(stop) = stop_request
+            && all.iter().any(|part| part.is_broken_off)
+        {
+            return Err(Error::BrokenOff(stop));
+        }
+        let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
+        let kept = gather(self.collective.as_ref(), &kept)?;
+        let unreadable = self.audit(split, &totals)?;
+        let metrics = self.values(split, totals.loss, &kept);
+        let samples = totals.samples;
+        Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
+    }
+
+    /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are
+    /// averages. Each sample draws from its key.
+    pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
+        // A simulation asks thousands of times.
+        (self.observer)(self.state.step, Phase::Evaluating);
+        let pass = ForwardContext {
+            convolutions: self.plan.convolutions,
+            ..ForwardContext::eval(self.plan.precision)
+        };
+        let inputs = self.inputs_on_device(inputs)?;
+        self.averaged(|engine| asked(&*engine.model, &inputs, draws, &pass))?
+    }
+
+    /// What is asked beside the loss: nothing in most evaluations where an answer takes many
+    /// passes.
+    fn answers(&self, split: Split) -> Answers {
+        let state = &self.state;
+        let is_due = split == Split::Test
+            || state.evaluations.is_multiple_of(self.plan.sample_every.max(1))
+            || state.step >= self.plan.length.total_steps;
+        if self.model.samples() && !is_due { Answers::LossOnly } else { Answers::All }
+    }
+
+    fn evaluate_batch(
+        &self,
+        index: usize,
+        batch: &Batch,
+        answers: Answers,
+    ) -> Result<Found, Error> {
+        let convolutions = self.plan.convolutions;
+        let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
+        let draws = draws(&self.plan, EVALUATION, &batch.samples);
+        let n = batch.samples.len();
+        let (loss, weight, kept, worst) = self
+            .batch_on_device(batch)
+            .and_then(|DeviceBatch { inputs, targets }| {
+                let compared = self.compared(&inputs, &targets, &draws, &pass)?;
+                let Comparison { outputs, targets: wanted } = &compared;
+                let loss = self.loss.measured(outputs, wanted)?;
+                let kept = match answers {
+                    Answers::LossOnly => Vec::new(),
+                    Answers::All => match self.answer_to(&inputs, &draws, &pass)? {
+                        Some(answer) => metric::measure(&self.metrics, &answer, &targets)?,
+                        None => metric::measure(&self.metrics, outputs, wanted)?,
+                    },
+                };
+                let weight = counted_samples(wanted, n)?;
+                let worst = self.loss_of_each(&batch.samples, &compared)?;
+                Ok((f64::from(scalar(&loss)?), weight, kept, worst))
+            })
+            .map_err(|source| Error::Tensor {
+                phase: "evaluation",
+                step: self.state.step,
+                source,
+            })?;
+        let report = PassReport::new(index, n as u64, loss, [0, 0]).weighing(weight);
+        Ok(Found { report, kept, worst })
+    }
+
+    /// What is compared; the mean of the answers to all views of an image where test-time
+    /// augmentation is asked for.
+    fn compared(
+        &self,
+        inputs: &Tensor,
+        targets: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> candle_core::Result<Comparison> {
+        let how = self.plan.test_time_augmentation;
+        let mut views = each_view(inputs, how)?;
+        if how.is_some_and(TestTimeAugmentation::mirrors) {
+            let mirror =
+                |(view, weight): &(Tensor, f64)| Ok((view.flip(&[view.rank() - 1])?, *weight));
+            let mirrored = views.iter().map(mirror).collect::<candle_core::Result<Vec<_>>>()?;
+            views.extend(mirrored);
+        }
+        let total: f64 = views.iter().map(|(_, weight)| weight).sum();
+        let mut views = views.into_iter();
+        let (first, weight) = views.next().unwrap_or_else(|| (inputs.clone(), 1.0));
+        let mut compared = self.model.compare(&first, targets, draws, pass)?;
+        compared.outputs = weighed(compared.outputs, weight)?;
+        for (view, weight) in views {
+            let more = self.model.compare(&view, targets, draws, pass)?;
+            compared.outputs = (compared.outputs + weighed(more.outputs, weight)?)?;
+        }
+        compared.outputs = weighed(compared.outputs, 1.0 / total)?;
+        Ok(compared)
+    }
+
+    /// What the model answers where that is no prediction of a single pass. There are no views
+    /// then.
+    fn answer_to(
+        &self,
+        inputs: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> candle_core::Result<Option<Tensor>> {
+        if self.plan.test_time_augmentation.is_some() {
+            return Ok(None);
+        }
+        self.model.answer(inputs, draws, pass)
+    }
+
+    /// Each sample by itself, if the worst ones are asked for.
+    fn loss_of_each(
+        &self,
+        samples: &[u32],
+        Comparison { outputs, targets }: &Comparison,
+    ) -> candle_core::Result<Vec<Worst>> {
+        if self.most_worst == 0 || outputs.dim(0)? != samples.len() {
+            return Ok(Vec::new());
+        }
+        let classifies = self.plan.loss.has_classes() && targets.rank() == 1;
+        let one = |(at, &sample): (usize, &u32)| {
+            let output = outputs.narrow(0, at, 1)?;
+            let target = targets.narrow(0, at, 1)?;
+            let loss = f64::from(scalar(&self.loss.measured(&output, &target)?)?);
+            let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
+            Ok(Worst { sample, loss, classes: classes.flatten() })
+        };
+        samples.iter().enumerate().map(one).collect()
+    }
+
+    /// Lets evaluations name the `most` samples that the model is most wrong about. It takes a loss
+    /// for each sample.
+    pub fn name_worst(&mut self, most: usize) {
+        self.most_worst = most;
+    }
+
+    /// What the metrics that name it have kept in an evaluation.
+    pub fn kept<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a Kept> {
+        metric::kept(&self.metrics, &found.kept, keeps)
+    }
+
+    /// The audit that makes "exactly once" more than an intention. Returns how many samples were
+    /// left out.
+    fn audit(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
+        let samples = split.samples(&self.plan) as u64;
+        let counted = totals.samples;
+        let data = &self.plan.data;
+        let unreadable = samples.checked_sub(counted);
+        let may_lack = data.on_bad_sample == OnBadSample::Skip;
+        let unreadable = unreadable.filter(|&missing| missing == 0 || may_lack);
+        let unreadable = unreadable.ok_or(Error::Miscounted { counted, expected: samples })?;
+        if !data.tolerates(unreadable, samples) {
+            let split = split.words();
+            let most = data.max_bad_fraction;
+            return Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into());
+        }
+        if totals.weight <= 0.0 {
+            return Err(Error::NothingCounts { split: split.words() });
+        }
+        if !totals.loss.is_finite() {
+            let split = split.words();
+            let step = self.state.step;
+            return Err(Error::EvaluationNotFinite { split, step });
+        }
+        Ok(unreadable)
+    }
+
+    /// The same for training: all ranks find at the same step that too many samples of the epoch
+    /// cannot be read.
+    pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
+        let plan = &self.plan;
+        let sums = &self.state.sums;
+        let unreadable = sums.unreadable + totals.unreadable;
+        let whole = plan.length.steps_per_epoch * plan.batch.global.count() as u64;
+        let samples = whole.min(plan.data.n_train as u64);
+        if plan.data.tolerates(unreadable, samples) {
+            return Ok(());
+        }
+        let split = "training";
+        let most = plan.data.max_bad_fraction;
+        Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
+    }
+
+    fn values(&self, split: Split, loss: f64, kept: &[Kept]) -> BTreeMap<String, f64> {
+        let columns = &self.plan.data.target_columns;
+        let scales: Vec<f64> = columns.iter().map(|column| column.scale).collect();
+        let measured = metric::values(&self.metrics, kept, &scales);
+        let metrics = std::iter::once(("loss", loss)).chain(measured);
+        let name = split.name();
+        metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
+    }
+}
+
+/// What is looked at of (n, channels, height, width), or of (n, views, channels, height, width),
+/// and how often it counts.
+fn each_view(
+    inputs: &Tensor,
+    how: Option<TestTimeAugmentation>,
+) -> candle_core::Result<Vec<(Tensor, f64)>> {
+    if how == Some(TestTimeAugmentation::HflipTranslate) {
+        let moved =
+            [(shifted(inputs, Towards::End)?, 1.0), (shifted(inputs, Towards::Start)?, 1.0)];
+        return Ok([(inputs.clone(), 2.0)].into_iter().chain(moved).collect());
+    }
+    if !how.is_some_and(TestTimeAugmentation::has_views) {
+        return Ok(vec![(inputs.clone(), 1.0)]);
+    }
+    let view = |at| Ok((inputs.narrow(1, at, 1)?.squeeze(1)?.contiguous()?, 1.0));
+    (0..inputs.dim(1)?).map(view).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Towards {
+    Start,
+    End,
+}
+
+/// (n, channels, height, width), of which rows and columns are moved by one; what comes in is the
+/// reflection of the border.
+fn shifted(images: &Tensor, towards: Towards) -> candle_core::Result<Tensor> {
+    let along = |images: &Tensor, dim: usize| {
+        let n = images.dim(dim)?;
+        let inner = n.saturating_sub(2).min(1);
+        match towards {
+            Towards::End => {
+                let rest = images.narrow(dim, 0, n - 1)?;
+                Tensor::cat(&[&images.narrow(dim, inner, 1)?, &rest], dim)
+            }
+            Towards::Start => {
+                let rest = images.narrow(dim, 1, n - 1)?;
+                Tensor::cat(&[&rest, &images.narrow(dim, n - 1 - inner, 1)?], dim)
+            }
+        }
+    };
+    along(&along(images, 2)?, 3)
+}
+
+fn weighed(outputs: Tensor, weight: f64) -> candle_core::Result<Tensor> {
+    if weight == 1.0 { Ok(outputs) } else { outputs * weight }
+}
+
+/// What a batch of an evaluation gives.
+struct Found {
+    report: PassReport,
+    kept: Vec<Kept>,
+    /// Each of its samples, if the worst ones are asked for.
+    worst: Vec<Worst>,
+}
+
+/// Keeps the `most` samples with the largest losses, the first of equal ones.
+fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
+    worst.extend(more);
+    worst.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.sample.cmp(&b.sample)));
+    worst.truncate(most);
+}
+
+/// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks
+/// nothing.
+fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Vec<Kept>, Error> {
+    let mut words = Vec::new();
+    for (index, kept) in mine {
+        words.extend([*index as u64, kept.len() as u64]);
+        for kept in kept {
+            kept.write(&mut words);
+        }
+    }
+    let all = collective.all_gather(bytemuck::cast_slice(&words))?;
+    let mut chunks = Vec::new();
+    for bytes in all {
+        let words: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
+        let mut rest = &words[..];
+        while let Some((&[index, n], after)) = rest.split_first_chunk::<2>() {
+            rest = after;
+            let kept: Vec<Kept> = (0..n).map_while(|_| Kept::read(&mut rest)).collect();
+            chunks.push((index, kept));
+        }
+    }
+    chunks.sort_by_key(|(index, _)| *index);
+    let mut chunks = chunks.into_iter().map(|(_, kept)| kept);
+    let mut total = chunks.next().unwrap_or_default();
+    for chunk in chunks {
+        total.iter_mut().zip(chunk).for_each(|(total, kept)| total.add(kept));
+    }
+    Ok(total)
+}

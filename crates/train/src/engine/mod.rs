@@ -1,0 +1,329 @@
+//! batch -> forward -> backward -> reduce -> unscale -> check -> clip -> update.
+//!
+//! [`Engine::step`] is the training step in this order, on one page (`step.rs`). All decisions
+//! (skip, stop, learning rate) are taken on reduced values, so every rank takes the same one.
+//!
+//! A program may drive an engine by itself, here with batches of its own:
+//! ```
+//! use std::sync::Arc;
+//! use candle_core::{Device, Tensor};
+//! use ddprun::config::{kind::Choice, load_text};
+//! use ddprun::data::{Batch, sampler::EpochOrder};
+//! use ddprun::engine::Engine;
+//! use ddprun::kinds::Kinds;
+//! use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
+//! use ddprun::units::{Bytes, Rank, WorldSize};
+//!
+//! let text = "
+//!     [model]
+//!     name = 'mlp'
+//!     hidden = [16]
+//!     [data]
+//!     name = 'mnist'
+//!     dir = 'not/read'
+//!     [train]
+//!     epochs = 1
+//!     batch_size = 8
+//!     [optimizer]
+//!     name = 'adam'
+//!     lr = 1e-2
+//!     [distributed]
+//!     devices = 1
+//! ";
+//! let kinds = Kinds::default();
+//! let loaded = load_text("x.toml".as_ref(), text, &[], &kinds.vocabulary()).unwrap();
+//! let kind = Choice::named("mnist");
+//! let data = DataFacts {
+//!     source: SourcePlan {
+//!         kind,
+//!         modality: Modality::Images,
+//!         line: "2 classes".to_owned(),
+//!         held: Bytes(0),
+//!         found: Default::default(),
+//!     },
+//!     n_train: 80,
+//!     n_val: 8,
+//!     classes: vec!["dark".to_owned(), "bright".to_owned()],
+//!     sample: Some(vec![1, 4, 4]),
+//!     ..DataFacts::default()
+//! };
+//! let plan = Arc::new(Plan::new(&loaded, &Facts::of(data), &kinds).unwrap());
+//!
+//! let components = kinds.components(&plan, &Device::Cpu).unwrap();
+//! let mut engine = Engine::solo(plan.clone(), components).unwrap();
+//! let order = EpochOrder::new(&plan.data, &plan.batch, WorldSize::ONE, plan.seed, 0);
+//! let mut losses = Vec::new();
+//! for step in 0..order.steps() {
+//!     let passes = order.passes(step, Rank(0));
+//!     let labels: Vec<u32> = (0..8).map(|sample| sample % 2).collect();
+//!     let pixels: Vec<f32> = labels.iter().flat_map(|&label| [label as f32; 16]).collect();
+//!     let mut next = || {
+//!         Ok(Batch {
+//!             inputs: Tensor::from_slice(&pixels, (8, 1, 4, 4), &Device::Cpu).unwrap(),
+//!             targets: Tensor::from_slice(&labels, 8, &Device::Cpu).unwrap(),
+//!             samples: passes[0].samples.clone(),
+//!             unreadable: 0,
+//!         })
+//!     };
+//!     losses.push(engine.step(&passes, &mut next, &|| None).unwrap().loss);
+//! }
+//! assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
+//! ```
+
+mod averaged_model;
+#[cfg(any(feature = "cuda", test))]
+mod graph_capture;
+mod clock;
+mod rank_consistency;
+mod error;
+mod evaluate;
+mod answers;
+#[cfg(feature = "cuda")]
+mod graph_pass;
+#[cfg(feature = "cuda")]
+mod gpu_step;
+mod sync_batchnorm;
+mod correct;
+mod shard_group;
+mod clip;
+mod early_stopping;
+mod freezing;
+mod lookahead;
+mod batch_to_device;
+mod pass;
+mod profile_pass;
+mod ownership;
+pub mod reducer;
+mod rank_stats;
+mod scaler;
+mod start;
+mod state;
+mod step;
+mod straggler;
+mod swa;
+mod update;
+mod vote;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use crate::event::Stop;
+pub use averaged_model::swap_averages;
+#[cfg(feature = "cuda")]
+pub use batch_to_device::DeviceTensors;
+pub use clock::Clock;
+pub use early_stopping::EarlyStopping;
+pub use error::Error;
+pub use evaluate::{Evaluation, Split, Worst};
+pub use ownership::keeps;
+pub use profile_pass::{PassProfile, profile_pass};
+pub use scaler::Scaler;
+pub use state::{EpochSums, LeftToDo, SwaState, TrainState, is_better};
+pub use step::{NextBatch, StepReport};
+pub use vote::exchange;
+
+use candle_core::Device;
+
+use crate::collective::Collective;
+use crate::event::Phase;
+use crate::event::{RankStats, Straggler, TimeShares};
+use crate::loss::Loss;
+use crate::metric::Metric;
+use crate::model::Model;
+use crate::nn::Params;
+use crate::ops::GradientSink;
+use crate::optim::{Optimizer, ParameterState, Rates, Schedule, Scheduler, swa_lr};
+use crate::plan::Plan;
+use ownership::Ownership;
+use rank_consistency::Compared;
+use rank_stats::{RankReport, StatsClock};
+use reducer::Reducer;
+use straggler::Stragglers;
+use sync_batchnorm::JointPasses;
+
+/// Trains one rank's replica of a model together with the other ranks.
+pub struct Engine {
+    plan: Arc<Plan>,
+    model: Box<dyn Model>,
+    params: Params,
+    loss: Box<dyn Loss>,
+    metrics: Vec<Arc<dyn Metric>>,
+    /// How many of the samples with the highest losses an evaluation reports.
+    most_worst: usize,
+    optimizer: Box<dyn Optimizer>,
+    scheduler: Box<dyn Scheduler>,
+    /// Of each parameter in registration order, and then the averages of buffers.
+    optimizer_state: Vec<ParameterState>,
+    collective: Arc<dyn Collective>,
+    /// Where each rank keeps only its part of the optimizer's state.
+    ownership: Option<Arc<Ownership>>,
+    reducer: Box<dyn Reducer>,
+    /// Where the model computes.
+    device: Device,
+    sink: Arc<dyn GradientSink>,
+    state: TrainState,
+    /// Whether each parameter takes part in the next step.
+    trained: Vec<bool>,
+    time: TimeShares,
+    observer: Observer,
+    compared: Compared,
+    /// The step after which the optimizer's state was copied to the CPU's memory.
+    home: Option<u64>,
+    /// Rank 0's, in a group.
+    stragglers: Option<Stragglers>,
+    straggler: Option<Straggler>,
+    stats: StatsClock,
+    /// Where batch norms take their statistics over all shards.
+    joint: Option<JointPasses>,
+    /// Passes as one launch, where the plan allows it.
+    #[cfg(feature = "cuda")]
+    graph: Option<graph_pass::GraphPass>,
+    /// Something that the run should say once.
+    notice: Option<String>,
+}
+
+/// What an engine trains, made by the kinds that the plan chooses.
+pub struct Components {
+    pub model: Box<dyn Model>,
+    /// Its parameters and buffers.
+    pub params: Params,
+    /// What is minimised.
+    pub loss: Box<dyn Loss>,
+    /// What evaluations measure beside it.
+    pub metrics: Vec<Arc<dyn Metric>>,
+    /// What moves the parameters.
+    pub optimizer: Box<dyn Optimizer>,
+    /// The learning rate over time.
+    pub scheduler: Box<dyn Scheduler>,
+}
+
+/// Is told what a rank is doing: the step (from 1) and the phase.
+pub type Observer = Box<dyn Fn(u64, Phase) + Send>;
+
+impl Engine {
+    /// A rank that came late to the reductions of the last steps, once.
+    pub fn take_straggler(&mut self) -> Option<Straggler> {
+        self.straggler.take()
+    }
+
+    /// What the ranks have told of themselves, once; rank 0's.
+    pub fn take_rank_stats(&mut self) -> Option<RankStats> {
+        self.stats.take()
+    }
+
+    /// What all ranks have done up to now. All of them call it.
+    pub fn rank_stats(&self) -> Result<RankStats, Error> {
+        // A rank that waits here is not the one that hangs.
+        (self.observer)(self.state.step, Phase::Reducing);
+        let all = exchange(self.collective.as_ref(), &RankReport::now(self.time, &self.device))?;
+        let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
+        Ok(rank_stats::of(self.state.step, &all, late))
+    }
+
+    /// Something that the run should say, once.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+
+    /// How gradients get to the other ranks, and what of the optimizer's state this rank keeps,
+    /// where that is worth a line.
+    pub fn describe(&self) -> Option<String> {
+        let said = [self.reducer.describe(), self.describe_ownership()];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        (!said.is_empty()).then(|| said.join("; "))
+    }
+
+    /// Tells `observer` from now on what this rank is doing.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = observer;
+    }
+
+    /// Progress of the run.
+    pub fn state(&self) -> &TrainState {
+        &self.state
+    }
+
+    /// Progress of the run, to be moved on by what happens between steps.
+    pub fn state_mut(&mut self) -> &mut TrainState {
+        &mut self.state
+    }
+
+    /// Names of what evaluations measure beside the loss, as `accuracy`.
+    pub fn metrics(&self) -> Vec<String> {
+        self.metrics.iter().map(|metric| metric.name().to_owned()).collect()
+    }
+
+    /// Parameters and buffers.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere:
+    /// [`Engine::optimizer_state`] is true from then until the next step.
+    pub fn bring_home(&mut self) -> Result<(), Error> {
+        let step = self.state.step;
+        if self.home != Some(step) {
+            let home = self.reducer.bring_home(&mut self.optimizer_state);
+            home.map_err(|source| Error::Tensor { phase: "saving", step, source })?;
+            self.home = Some(step);
+        }
+        Ok(())
+    }
+
+    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`]
+    /// found it. Where it is divided among ranks, only this rank's parameters have one, unless
+    /// [`Engine::gather_optimizer_state`] brought the others.
+    pub fn optimizer_state(&self) -> &[ParameterState] {
+        &self.optimizer_state
+    }
+
+    /// Seconds spent in each phase so far.
+    pub fn time(&self) -> TimeShares {
+        self.time
+    }
+
+    /// Seconds spent in each phase so far, for phases outside the engine.
+    pub fn time_mut(&mut self) -> &mut TimeShares {
+        &mut self.time
+    }
+
+    /// Lets evaluations measure `metric`, too.
+    pub fn measure_also(&mut self, metric: Arc<dyn Metric>) {
+        if self.metrics.iter().all(|other| other.name() != metric.name()) {
+            self.metrics.push(metric);
+        }
+    }
+
+    /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
+    /// ranks checkpoints is the best so far.
+    pub fn evaluated(&mut self, metrics: BTreeMap<String, f64>) -> bool {
+        self.state.evaluated(&self.plan, self.scheduler.as_ref(), metrics)
+    }
+
+    /// Learning rate of the step after the finished ones.
+    pub fn next_rates(&self) -> Rates {
+        let plan = &self.plan;
+        let done = self.state.step;
+        let rates = |done| self.schedule().rates(done, &self.state.plateau);
+        let averaging = plan
+            .swa
+            .and_then(|swa| swa_lr(&swa, done, plan.length.steps_per_epoch, rates(swa.start).lr));
+        Rates { lr: averaging.unwrap_or(rates(done).lr), ..rates(done) }
+    }
+
+    fn schedule(&self) -> Schedule<'_> {
+        Schedule::new(self.scheduler.as_ref(), &self.plan.schedule, self.plan.optimizer.lr)
+    }
+
+    /// Runs `work` and adds its time to the phase that `share` names.
+    fn timed<T>(
+        &mut self,
+        share: impl Fn(&mut TimeShares) -> &mut f64,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let clock = Clock::start();
+        let result = work(self);
+        *share(&mut self.time) += clock.seconds();
+        result
+    }
+}

@@ -1,0 +1,292 @@
+//! Stochastic weight averaging (`[swa]`): the weights of some steps join a plain average, as
+//! `AveragedModel` has it; when training is over, batch norms get the statistics of the averaged
+//! weights, as `update_bn` has it.
+//!
+//! Each shard takes the plain average over its passes, and these are averaged in the order of the
+//! shards, each by its passes: the same bits at any world size. One shard gives PyTorch's numbers.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Result, Tensor};
+
+use crate::data::Batch;
+use crate::data::sampler::MicroBatch;
+use crate::engine::batch_to_device::DeviceBatch;
+use crate::engine::pass::Passes;
+use crate::engine::step::NextBatch;
+use crate::engine::vote::exchange;
+use crate::engine::{Engine, Error};
+use crate::event::{Phase, Stop};
+use crate::failpoint;
+use crate::nn::{Buffer, ForwardContext, Mode, Params, Track, change_values};
+use crate::ops::BatchGroup;
+use crate::optim::{follow_values, swa_share};
+
+/// Values of all moving buffers, in registration order.
+type Values = Vec<Vec<f32>>;
+
+impl Engine {
+    /// Lets the weights after a step join the average, where they are due.
+    pub(super) fn average_weights(&mut self) -> std::result::Result<(), Error> {
+        let (Some(plan), Some(mut swa)) = (self.plan.swa, self.state.swa) else { return Ok(()) };
+        let step = self.state.step;
+        // More steps were asked for than there were when it was complete.
+        swa.is_complete = false;
+        if plan.is_due(step, self.plan.length.steps_per_epoch) {
+            self.bring_home()?;
+            swa.averaged += 1;
+            let moved = self.join_average(swa_share(swa.averaged) as f32);
+            moved.map_err(|source| Error::Tensor { phase: "averaged", step, source })?;
+        }
+        self.state.swa = Some(swa);
+        Ok(())
+    }
+
+    fn join_average(&mut self, share: f32) -> Result<()> {
+        for (param, state) in self.params.parameters().iter().zip(&mut self.optimizer_state) {
+            change_values(param.var()?, |values| {
+                follow_values(&mut state.average, values, share);
+            })?;
+        }
+        self.reducer.take_over(&self.optimizer_state)
+    }
+
+    /// Whether there is an average that only lacks its statistics: [`Engine::update_bn`] completes
+    /// it.
+    pub fn has_open_average(&self) -> bool {
+        self.state.swa.is_some_and(|swa| swa.averaged > 0 && !swa.is_complete)
+    }
+
+    /// Gives the batch norms of the averaged weights their statistics over `steps`, which are this
+    /// rank's passes of an epoch. From now on the average is what is evaluated.
+    ///
+    /// # Errors
+    ///
+    /// A tensor operation, a sample or another rank failed; [`Error::BrokenOff`] on all ranks once
+    /// `wishes` of any of them asks to stop: then the average stays open.
+    pub fn update_bn(
+        &mut self,
+        steps: &mut dyn Iterator<Item = Vec<MicroBatch>>,
+        next: NextBatch<'_>,
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> std::result::Result<(), Error> {
+        let step = self.state.step;
+        let failed = |source| Error::Tensor { phase: "update_bn", step, source };
+        if self.params.moving_buffers().next().is_some() {
+            self.broadcast_buffers()?;
+            let trained = values(&self.params).map_err(failed)?;
+            let measured = self.with_averages(|engine| {
+                let before = values(&engine.params).map_err(failed)?;
+                // What is no statistic stays as it is.
+                put(&engine.params, &trained).map_err(failed)?;
+                let mut running = Running::default();
+                for (number, micro_batches) in (step + 1..).zip(steps) {
+                    if let Some(stop) = engine.urgent_request(wishes)? {
+                        put(&engine.params, &before).map_err(failed)?;
+                        return Err(Error::BrokenOff(stop));
+                    }
+                    engine.measure(number, &micro_batches, next, &mut running)?;
+                }
+                let all = running.left(&engine.params).map_err(failed)?;
+                let mean = engine.mean_over_shards(&all, &trained)?;
+                put(&engine.params, &mean).map_err(failed)
+            });
+            measured.map_err(failed)??;
+            // The optimizer's state has changed where it is.
+            self.home = None;
+        }
+        if let Some(swa) = &mut self.state.swa {
+            swa.is_complete = true;
+        }
+        Ok(())
+    }
+
+    /// The most urgent of what all ranks are asked for, if it cannot wait; equal on all ranks.
+    fn urgent_request(
+        &self,
+        wishes: &dyn Fn() -> Option<Stop>,
+    ) -> std::result::Result<Option<Stop>, Error> {
+        (self.observer)(self.state.step, Phase::Reducing);
+        let all = exchange(self.collective.as_ref(), &wishes())?;
+        Ok(all.into_iter().flatten().max().filter(|stop: &Stop| stop.is_urgent()))
+    }
+
+    /// The passes of a step; those that share their statistics at once.
+    fn measure(
+        &mut self,
+        number: u64,
+        micro_batches: &[MicroBatch],
+        next: NextBatch<'_>,
+        running: &mut Running,
+    ) -> std::result::Result<(), Error> {
+        let failed = |source| Error::Tensor { phase: "update_bn", step: number, source };
+        let mut placed = Vec::new();
+        for micro_batch in micro_batches {
+            (self.observer)(self.state.step, Phase::LoadingData);
+            failpoint::reach("update_bn");
+            let batch = if micro_batch.samples.is_empty() { None } else { Some(next()?) };
+            let batch = batch.map(|batch| Ok((self.batch_on_device(&batch)?, batch))).transpose();
+            (self.observer)(self.state.step, Phase::Forward);
+            let batch = batch.map_err(failed)?;
+            if self.joint.is_some() {
+                placed.push(batch);
+            } else if let Some(batch) = batch {
+                let n = running.enter(micro_batch.shard, &self.params).map_err(failed)?;
+                let look = look(&self.measuring(number), micro_batch, &batch, None, n);
+                look.map_err(failed)?;
+            }
+        }
+        let looked = self.measure_together(number, micro_batches, &placed, running);
+        looked.map_err(|source| self.pass_failed("update_bn", number, source))
+    }
+
+    /// The passes of all shards that take their statistics together, which are then those of the
+    /// first shard.
+    fn measure_together(
+        &self,
+        number: u64,
+        micro_batches: &[MicroBatch],
+        placed: &[Option<Placed>],
+        running: &mut Running,
+    ) -> Result<()> {
+        let Some(joint) = &self.joint else { return Ok(()) };
+        let passes = self.measuring(number);
+        let per_shard = micro_batches.len() / joint.shards();
+        for pass in 0..per_shard {
+            let is_first = micro_batches[pass].shard == 0 && placed[pass].is_some();
+            let n = if is_first { running.enter(0, &self.params)? } else { 0 };
+            joint.run(|shard| {
+                let at = shard * per_shard + pass;
+                if let Some(batch) = &placed[at] {
+                    let n = if shard == 0 { n } else { 0 };
+                    look(&passes, &micro_batches[at], batch, Some(joint.group(shard)), n)?;
+                }
+                joint.finish(shard, placed[at].is_some())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn measuring(&self, number: u64) -> Passes<'_> {
+        Passes {
+            plan: &self.plan,
+            model: self.model.as_ref(),
+            params: &self.params,
+            loss: self.loss.as_ref(),
+            step: number,
+            loss_scale: 1.0,
+        }
+    }
+
+    /// The mean over the shards of all ranks, each as often as it has passes; `otherwise` where
+    /// there are none.
+    fn mean_over_shards(
+        &self,
+        mine: &[OfShard],
+        otherwise: &Values,
+    ) -> std::result::Result<Values, Error> {
+        let words: Vec<u64> = mine.iter().flat_map(OfShard::words).collect();
+        let all = self.collective.all_gather(bytemuck::cast_slice(&words))?;
+        let lengths: Vec<usize> = otherwise.iter().map(Vec::len).collect();
+        let n: usize = lengths.iter().sum();
+        let mut shards = BTreeMap::new();
+        for bytes in all {
+            let words: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
+            for shard in words.chunks_exact(2 + n) {
+                shards.insert(shard[0], shard[1..].to_vec());
+            }
+        }
+        let passes: u64 = shards.values().map(|shard| shard[0]).sum();
+        if passes == 0 {
+            return Ok(otherwise.clone());
+        }
+        let element = |at: usize| {
+            let parts = shards.values().map(|s| s[0] as f64 * f64::from_bits(s[1 + at]));
+            (parts.sum::<f64>() / passes as f64) as f32
+        };
+        let mut elements = (0..n).map(element);
+        Ok(lengths.iter().map(|&length| elements.by_ref().take(length).collect()).collect())
+    }
+}
+
+/// A batch, and its inputs and targets where the model computes.
+type Placed = (DeviceBatch, Batch);
+
+/// A forward pass in training mode without gradients, the `n`-th of its shard; 0 = its statistics
+/// are not looked at.
+fn look(
+    passes: &Passes<'_>,
+    micro_batch: &MicroBatch,
+    (placed, batch): &Placed,
+    group: Option<BatchGroup>,
+    n: u64,
+) -> Result<()> {
+    let mut context =
+        ForwardContext { activation_checkpointing: false, ..passes.context(micro_batch, group) };
+    if let Mode::Train { track, .. } = &mut context.mode {
+        *track = if n > 0 { Track::Average(n) } else { Track::Nothing };
+    }
+    passes.model.compare(&placed.inputs, &placed.targets, &passes.draws(batch), &context)?;
+    Ok(())
+}
+
+/// Statistics of one shard.
+struct OfShard {
+    shard: usize,
+    passes: u64,
+    values: Values,
+}
+
+impl OfShard {
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let values = self.values.iter().flatten().map(|&value| f64::from(value).to_bits());
+        [self.shard as u64, self.passes].into_iter().chain(values)
+    }
+}
+
+/// The shards of this rank; the values of the one at hand are in the buffers.
+#[derive(Default)]
+struct Running {
+    shards: Vec<OfShard>,
+    at: usize,
+}
+
+impl Running {
+    /// Puts the values of `shard` into the buffers. Returns which of its passes comes next, from 1.
+    fn enter(&mut self, shard: usize, params: &Params) -> Result<u64> {
+        let known = self.shards.iter().position(|of| of.shard == shard);
+        let next = known.unwrap_or(self.shards.len());
+        if next != self.at
+            && let Some(left) = self.shards.get_mut(self.at)
+        {
+            left.values = values(params)?;
+        }
+        match known {
+            None => self.shards.push(OfShard { shard, passes: 0, values: Values::new() }),
+            Some(known) if known != self.at => put(params, &self.shards[known].values)?,
+            Some(_) => {}
+        }
+        self.at = next;
+        self.shards[next].passes += 1;
+        Ok(self.shards[next].passes)
+    }
+
+    /// All of them.
+    fn left(mut self, params: &Params) -> Result<Vec<OfShard>> {
+        if let Some(left) = self.shards.get_mut(self.at) {
+            left.values = values(params)?;
+        }
+        Ok(self.shards)
+    }
+}
+
+fn values(params: &Params) -> Result<Values> {
+    params.moving_buffers().map(|buffer| buffer.var()?.flatten_all()?.to_vec1()).collect()
+}
+
+fn put(params: &Params, values: &Values) -> Result<()> {
+    params.moving_buffers().zip(values).try_for_each(|(buffer, values): (&Buffer, _)| {
+        let var = buffer.var()?;
+        var.set(&Tensor::from_slice(values, buffer.shape(), var.device())?)
+    })
+}

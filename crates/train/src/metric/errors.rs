@@ -1,0 +1,141 @@
+//! How far off the numbers of a target are, each by itself: what `r2` and the errors in the data's
+//! units are made of.
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use crate::metric::{Kept, Metric};
+use crate::plan::{Measurable, Mode};
+
+/// What the metrics that are made of errors share.
+pub const ERRORS: &str = "errors";
+
+/// Sums that are kept of each number of a target.
+const SUMS: usize = 4;
+
+/// Sums over the samples (and time steps) of one number of a target: a column, or a series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Errors {
+    n: f64,
+    /// Of squared errors.
+    squared: f64,
+    /// Of the targets.
+    sum: f64,
+    /// Of their squares.
+    squares: f64,
+    /// Of absolute errors.
+    absolute: f64,
+}
+
+impl Errors {
+    /// The mean absolute error.
+    pub fn mae(&self) -> f64 {
+        self.absolute / self.n
+    }
+
+    /// The mean squared error.
+    pub fn mse(&self) -> f64 {
+        self.squared / self.n
+    }
+
+    /// The share of the variance that is explained.
+    pub fn r2(&self) -> f64 {
+        let Self { n, squared, sum, squares, .. } = *self;
+        let spread = squares - sum * sum / n;
+        // Rounding leaves a constant target with a tiny spread.
+        if spread > squares * 1e-12 { 1.0 - squared / spread } else { f64::from(squared == 0.0) }
+    }
+}
+
+/// A metric that is made of errors.
+#[derive(Debug)]
+pub struct ErrorScore {
+    pub(super) name: &'static str,
+    pub(super) mode: Mode,
+    /// Why it has no meaning, if it has none.
+    pub(super) why_not: fn(&Measurable) -> Option<String>,
+    /// Given the sums of all batches, and what each number of a target was divided by; no scales
+    /// are scales of 1.
+    pub(super) value: fn(&Kept, &[f64]) -> f64,
+}
+
+impl Metric for ErrorScore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        (self.why_not)(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        ERRORS
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        (self.value)(all, &[])
+    }
+
+    fn value_unscaled(&self, all: &Kept, scales: &[f64]) -> f64 {
+        (self.value)(all, scales)
+    }
+}
+
+/// Of a batch.
+pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    if outputs.dims() != targets.dims() || targets.rank() < 2 {
+        bail!("predictions {:?} for targets {:?}", outputs.dims(), targets.dims());
+    }
+    let rows = |tensor: &Tensor| {
+        let tensor = tensor.to_device(&Device::Cpu)?;
+        tensor.flatten_to(tensor.rank() - 2)?.to_vec2::<f32>()
+    };
+    let outputs = rows(outputs)?;
+    let targets = rows(targets)?;
+    let mut sums = vec![0.0; 1 + SUMS * targets.first().map_or(0, Vec::len)];
+    sums[0] = targets.len() as f64;
+    for (output, target) in outputs.iter().zip(&targets) {
+        let (sums, _) = sums[1..].as_chunks_mut::<SUMS>();
+        for (sums, (y, t)) in sums.iter_mut().zip(output.iter().zip(target)) {
+            let y = f64::from(*y);
+            let t = f64::from(*t);
+            let more = [(y - t) * (y - t), t, t * t, (y - t).abs()];
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+    }
+    Ok(Kept::Sums(sums))
+}
+
+/// Of each number of a target; none of nothing.
+pub fn of_targets(all: &Kept) -> Vec<Errors> {
+    let Some((&n, sums)) = all.sums().split_first() else { return Vec::new() };
+    let (targets, _) = sums.as_chunks::<SUMS>();
+    let errors = |&[squared, sum, squares, absolute]: &[f64; SUMS]| Errors {
+        n,
+        squared,
+        sum,
+        squares,
+        absolute,
+    };
+    targets.iter().map(errors).collect()
+}
+
+/// The mean of a value over the numbers of a target, of which each was divided by its scale; NaN of
+/// nothing.
+pub(super) fn mean(all: &Kept, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
+    let targets = of_targets(all);
+    let scale = |at: usize| scales.get(at).copied().unwrap_or(1.0);
+    let values = targets.iter().enumerate().map(|(at, errors)| value(errors, scale(at)));
+    values.sum::<f64>() / targets.len() as f64
+}

@@ -1,0 +1,271 @@
+//! Outputs and targets -> what an evaluation measures beside the loss.
+//!
+//! Each metric is a file of its own: what it needs, which values are better, what it keeps of a
+//! batch, and its value. What is kept is put together in the order of the batches, so a metric is
+//! the same at any number of ranks.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use ddprun::metric::{Accuracy, Metric};
+//!
+//! let scores = Tensor::new(&[[0.1f32, 0.9], [0.8, 0.2]], &Device::Cpu)?;
+//! let kept = Accuracy.measure(&scores, &Tensor::new(&[1u32, 1], &Device::Cpu)?)?;
+//! assert_eq!(Accuracy.value(&kept), 0.5);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+
+mod accuracy;
+mod auroc;
+mod average_precision;
+mod bits_per_byte;
+mod errors;
+mod exact_match;
+mod kept;
+mod mae;
+mod mase;
+mod mse;
+mod outcomes;
+mod perplexity;
+mod precision_recall_f1;
+mod r2;
+mod rmse;
+mod scores;
+#[cfg(test)]
+mod tests;
+mod top;
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use crate::config::MetricSpec;
+use crate::plan::{Measurable, MetricFacts, Mode, Targets};
+pub use accuracy::Accuracy;
+pub use auroc::AUROC;
+pub use auroc::auroc;
+pub use average_precision::AVERAGE_PRECISION;
+pub use average_precision::average_precision;
+pub use bits_per_byte::BitsPerByte;
+pub use errors::ErrorScore;
+pub use errors::{ERRORS, Errors, of_targets};
+pub use exact_match::ExactMatch;
+pub use kept::{Kept, Scores};
+pub use mae::{MAE_UNSCALED, Mae};
+pub use mase::Mase;
+pub use mase::worse_than_naive;
+pub use mse::Mse;
+pub use outcomes::{Average, Outcome};
+pub use outcomes::{OUTCOMES, of_classes, one_answer};
+pub use perplexity::Perplexity;
+pub use precision_recall_f1::ClassScore;
+pub use r2::R2;
+pub use rmse::{RMSE_UNSCALED, Rmse};
+pub use scores::RankingScore;
+pub use scores::SCORES;
+pub use top::TopAccuracy;
+
+/// Something that is measured on validation and test data.
+pub trait Metric: Debug + Send + Sync {
+    /// What follows `val/` in its name.
+    fn name(&self) -> &'static str;
+
+    /// Whether less or more of it is better.
+    fn mode(&self) -> Mode;
+
+    /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if
+    /// it has one.
+    fn why_not(&self, answers: &Measurable) -> Option<String>;
+
+    /// Whether every evaluation measures it; the others are measured where they are watched,
+    /// expected or listed in `validation.metrics`, and by `ddprun eval`.
+    fn is_usual(&self) -> bool {
+        true
+    }
+
+    /// A name for what it keeps: metrics that name the same keep the same, which is measured once
+    /// for all of them.
+    fn keeps(&self) -> &'static str {
+        self.name()
+    }
+
+    /// The metric for texts whose tokens have so many bytes each, if it asks for them.
+    fn of_tokens(&self, _bytes: &Arc<[u32]>) -> Option<Arc<dyn Metric>> {
+        None
+    }
+
+    /// The metric for series of which a naive forecast is off by so much each, if it asks for them.
+    fn of_series(&self, _naive: &[f64]) -> Option<Arc<dyn Metric>> {
+        None
+    }
+
+    /// What it keeps of a batch.
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept>;
+
+    /// Its value, given what was kept of all batches; NaN if it has none.
+    fn value(&self, all: &Kept) -> f64 {
+        all.mean()
+    }
+
+    /// The same where the numbers of a target were divided by `scales`: none, where they were not.
+    fn value_unscaled(&self, all: &Kept, _scales: &[f64]) -> f64 {
+        self.value(all)
+    }
+}
+
+/// Those of `metrics` that measure for all that keep the same.
+fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metric>> {
+    let is_first = |at: usize| {
+        let keeps = metrics[at].keeps();
+        metrics[..at].iter().all(|metric| metric.keeps() != keeps)
+    };
+    metrics.iter().enumerate().filter(move |(at, _)| is_first(*at)).map(|(_, metric)| metric)
+}
+
+/// What `metrics` keep of a batch, once for all that keep the same.
+pub fn measure(
+    metrics: &[Arc<dyn Metric>],
+    outputs: &Tensor,
+    targets: &Tensor,
+) -> Result<Vec<Kept>> {
+    measuring(metrics).map(|metric| metric.measure(outputs, targets)).collect()
+}
+
+/// What was kept under the name `keeps`, given what [`measure`] kept.
+pub(crate) fn kept<'a>(
+    metrics: &[Arc<dyn Metric>],
+    all: &'a [Kept],
+    keeps: &str,
+) -> Option<&'a Kept> {
+    let named = measuring(metrics).zip(all).find(|(metric, _)| metric.keeps() == keeps);
+    named.map(|(_, kept)| kept)
+}
+
+/// The values that there are, given what [`measure`] kept of all batches, of targets that were
+/// divided by `scales`.
+pub(crate) fn values(
+    metrics: &[Arc<dyn Metric>],
+    all: &[Kept],
+    scales: &[f64],
+) -> impl Iterator<Item = (&'static str, f64)> {
+    let value = |metric: &Arc<dyn Metric>| {
+        let kept = kept(metrics, all, metric.keeps())?;
+        Some((metric.name(), metric.value_unscaled(kept, scales)))
+    };
+    metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
+}
+
+/// Metrics that a program knows.
+#[derive(Clone)]
+pub struct Metrics {
+    all: Vec<Arc<dyn Metric>>,
+    /// Whether those of ddprun itself are all there.
+    is_sealed: bool,
+    /// Names that a metric had already.
+    taken: Vec<&'static str>,
+}
+
+impl Default for Metrics {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self { all: Vec::new(), is_sealed: false, taken: Vec::new() };
+        all.add(Accuracy);
+        all.add(Mse);
+        all.add(Mae);
+        all.add(TopAccuracy::<5>);
+        all.add(TopAccuracy::<2>);
+        all.add(TopAccuracy::<3>);
+        all.add(TopAccuracy::<10>);
+        for average in [Average::Macro, Average::Micro, Average::Binary] {
+            all.add(ClassScore::precision(average));
+            all.add(ClassScore::recall(average));
+            all.add(ClassScore::f1(average));
+        }
+        all.add(ExactMatch);
+        all.add(AUROC);
+        all.add(AVERAGE_PRECISION);
+        all.add(Rmse);
+        all.add(MAE_UNSCALED);
+        all.add(RMSE_UNSCALED);
+        all.add(R2);
+        all.add(Mase::default());
+        all.add(Perplexity);
+        all.add(BitsPerByte::default());
+        all.is_sealed = true;
+        all
+    }
+}
+
+impl Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all.iter().map(|metric| metric.name())).finish()
+    }
+}
+
+impl Metrics {
+    /// Adds `metric`. A name that another metric has stays with that one, and the program refuses to
+    /// run.
+    pub fn add(&mut self, metric: impl Metric + 'static) {
+        if self.is_sealed && self.all.iter().any(|other| other.name() == metric.name()) {
+            self.taken.push(metric.name());
+        } else {
+            self.all.push(Arc::new(metric));
+        }
+    }
+
+    /// "metric `mse`" for each name that was registered although a metric had it already.
+    pub fn taken(&self) -> impl Iterator<Item = String> {
+        self.taken.iter().map(|name| format!("metric `{name}`"))
+    }
+
+    /// Those that have a meaning for such answers, and are usual or `wanted`.
+    pub fn of(&self, answers: &Measurable, wanted: &[String]) -> Vec<Arc<dyn Metric>> {
+        let is_wanted = |metric: &Arc<dyn Metric>| {
+            metric.is_usual() || wanted.iter().any(|name| name == metric.name())
+        };
+        let all = self.all.iter().filter(|metric| metric.why_not(answers).is_none());
+        all.filter(|metric| is_wanted(metric)).cloned().collect()
+    }
+
+    /// What an experiment may say of them.
+    pub fn specs(&self) -> Vec<MetricSpec> {
+        let spec =
+            |metric: &Arc<dyn Metric>| MetricSpec { name: metric.name(), mode: metric.mode() };
+        self.all.iter().map(spec).collect()
+    }
+
+    /// What planning needs to know of them.
+    pub fn facts(&self, answers: &Measurable) -> Vec<MetricFacts> {
+        let facts = |metric: &Arc<dyn Metric>| MetricFacts {
+            name: metric.name().to_owned(),
+            mode: metric.mode(),
+            why_not: metric.why_not(answers),
+        };
+        self.all.iter().map(facts).collect()
+    }
+}
+
+/// Why a metric of answers that are right or wrong has no meaning.
+pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
+    let what = match answers.targets {
+        Targets::Classes => return None,
+        Targets::MultiLabel => "needs one class for each sample, but these may have several",
+        Targets::Numbers | Targets::Series => {
+            "is a classification metric, but the loss is a regression loss"
+        }
+    };
+    Some(what.to_owned())
+}
+
+/// Why a metric of errors has no meaning.
+pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
+    let what = "is a regression metric, but the loss is a classification loss";
+    let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
+    has_classes.then(|| what.to_owned())
+}
+
+/// Why a metric in the units of the data has no meaning.
+pub(crate) fn needs_scaled(answers: &Measurable) -> Option<String> {
+    let what = "needs targets that the data set has standardised";
+    needs_numbers(answers).or_else(|| (!answers.is_standardized).then(|| what.to_owned()))
+}

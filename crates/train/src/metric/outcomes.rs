@@ -1,0 +1,186 @@
+//! How often each class was there, and was found: what precision, recall and F1 are made of.
+
+use std::collections::BTreeMap;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::loss::rows;
+use crate::metric::Kept;
+use crate::ops::IGNORED_LABEL;
+use crate::plan::{Measurable, Targets};
+
+/// What the metrics that are made of outcomes share.
+pub const OUTCOMES: &str = "outcomes";
+
+/// What became of the samples of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Samples that have the class, and were found to have it.
+    pub hits: u64,
+    /// Samples that have it not, but were found to have it.
+    pub false_alarms: u64,
+    /// Samples that have it, but were not found to have it.
+    pub misses: u64,
+}
+
+/// What the values of classes are put together by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Average {
+    /// The mean of the classes that occur, as labels or as answers.
+    Macro,
+    /// Of all classes' samples together.
+    Micro,
+    /// Of the positive class alone, the second of two.
+    Binary,
+}
+
+impl Outcome {
+    /// Share of what was found that is right; 0 of nothing, as scikit-learn's `zero_division=0`.
+    pub fn precision(&self) -> f64 {
+        share(self.hits, self.hits + self.false_alarms)
+    }
+
+    /// Share of what is there that was found; 0 of nothing.
+    pub fn recall(&self) -> f64 {
+        share(self.hits, self.hits + self.misses)
+    }
+
+    /// The harmonic mean of precision and recall; 0 of nothing.
+    pub fn f1(&self) -> f64 {
+        share(2 * self.hits, 2 * self.hits + self.false_alarms + self.misses)
+    }
+
+    /// Samples that have the class.
+    pub fn support(&self) -> u64 {
+        self.hits + self.misses
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+impl Average {
+    /// The average of `value` over the classes.
+    pub(super) fn of(self, kept: &Kept, value: fn(&Outcome) -> f64) -> f64 {
+        let classes = of_classes(kept);
+        let classes: Vec<&Outcome> = match self {
+            Self::Micro => return value(&together(&classes)),
+            Self::Binary => return value(&classes.get(1).copied().unwrap_or_default()),
+            // What multi-label data calls a class counts in any case, as in scikit-learn.
+            Self::Macro if matches!(kept, Kept::Sums(_)) => classes.iter().collect(),
+            Self::Macro => classes.iter().filter(|class| **class != Outcome::default()).collect(),
+        };
+        classes.iter().map(|class| value(class)).sum::<f64>() / classes.len().max(1) as f64
+    }
+
+    /// Why it has no meaning for such answers.
+    pub(super) fn why_not(self, answers: &Measurable) -> Option<String> {
+        match answers.targets {
+            Targets::MultiLabel if self == Self::Binary => {
+                Some("needs one of two classes for each sample".to_owned())
+            }
+            Targets::MultiLabel => None,
+            Targets::Classes if answers.labels_in_sequence => {
+                Some("needs one label for each sample".to_owned())
+            }
+            Targets::Classes if self == Self::Macro => None,
+            Targets::Classes if self == Self::Binary => (answers.classes != 2)
+                .then(|| format!("needs two classes, but the data has {}", answers.classes)),
+            Targets::Classes => Some("is the accuracy where a sample has one class".to_owned()),
+            Targets::Numbers | Targets::Series => {
+                Some("is a classification metric, but the loss is a regression loss".to_owned())
+            }
+        }
+    }
+}
+
+fn together(classes: &[Outcome]) -> Outcome {
+    let sum = |part: fn(&Outcome) -> u64| classes.iter().map(part).sum();
+    Outcome {
+        hits: sum(|c| c.hits),
+        false_alarms: sum(|c| c.false_alarms),
+        misses: sum(|c| c.misses),
+    }
+}
+
+/// Of each class, in label order: from pairs of labels and answers, or from sums of hits, false
+/// alarms and misses.
+pub fn of_classes(kept: &Kept) -> Vec<Outcome> {
+    match kept {
+        Kept::Counts(pairs) => {
+            let classes = pairs.keys().flatten().max().map_or(0, |&last| last as usize + 1);
+            let mut outcomes = vec![Outcome::default(); classes];
+            for (&[label, answer], &n) in pairs {
+                if label == answer {
+                    outcomes[label as usize].hits += n;
+                } else {
+                    outcomes[label as usize].misses += n;
+                    outcomes[answer as usize].false_alarms += n;
+                }
+            }
+            outcomes
+        }
+        Kept::Sums(sums) => {
+            let of = |&[hits, false_alarms, misses]: &[f64; 3]| Outcome {
+                hits: hits as u64,
+                false_alarms: false_alarms as u64,
+                misses: misses as u64,
+            };
+            sums.as_chunks::<3>().0.iter().map(of).collect()
+        }
+        Kept::Scores(_) => Vec::new(),
+    }
+}
+
+/// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of
+/// samples that may have several classes, what became of each whose output is greater than 0.
+pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    if targets.dtype() == DType::F32 {
+        return several(outputs, targets);
+    }
+    let (outputs, labels) = rows(outputs, targets)?;
+    let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let labels = labels.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+    let mut pairs = BTreeMap::new();
+    for (row, label) in outputs.iter().zip(labels).filter(|(_, label)| *label != IGNORED_LABEL) {
+        *pairs.entry([label as u32, largest(row)]).or_default() += 1;
+    }
+    Ok(Kept::Counts(pairs))
+}
+
+/// The label of a single sample, and the class that it is taken for; `None` if the label does not
+/// count.
+pub fn one_answer(output: &Tensor, target: &Tensor) -> Result<Option<[u32; 2]>> {
+    let Kept::Counts(pairs) = measure(output, target)? else { return Ok(None) };
+    Ok(pairs.into_keys().next())
+}
+
+/// The first of the largest values; NaN is larger than all.
+fn largest(row: &[f32]) -> u32 {
+    let mut best = 0;
+    for (at, value) in row.iter().enumerate() {
+        if *value > row[best] || (value.is_nan() && !row[best].is_nan()) {
+            best = at;
+        }
+    }
+    best as u32
+}
+
+fn several(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let targets = targets.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let classes = targets.first().map_or(0, Vec::len);
+    let mut sums = vec![0.0; 3 * classes];
+    for (row, has) in outputs.iter().zip(&targets) {
+        for (class, (output, has)) in row.iter().zip(has).enumerate() {
+            match (*output > 0.0, *has > 0.5) {
+                (true, true) => sums[3 * class] += 1.0,
+                (true, false) => sums[3 * class + 1] += 1.0,
+                (false, true) => sums[3 * class + 2] += 1.0,
+                (false, false) => {}
+            }
+        }
+    }
+    Ok(Kept::Sums(sums))
+}

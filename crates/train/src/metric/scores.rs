@@ -1,0 +1,145 @@
+//! The score of every class for every sample: what metrics that rank samples are made of.
+
+use candle_core::{DType, Device, Result, Tensor};
+use rayon::prelude::*;
+
+use crate::metric::{Kept, Metric, Scores};
+use crate::plan::{Measurable, Mode, Targets};
+
+/// What the metrics that rank samples share.
+pub const SCORES: &str = "scores";
+/// Scores that are gathered on every rank: 128 MiB of them.
+const MAX_SCORES: usize = 1 << 24;
+
+/// How well the scores of a class rank the samples that have it before the others; the mean over
+/// the classes.
+#[derive(Debug)]
+pub struct RankingScore {
+    pub(super) name: &'static str,
+    /// Of one class, given its scores from the highest to the lowest, each with whether its sample
+    /// has the class; `None` where it has no meaning.
+    pub(super) value: fn(&[(f32, bool)]) -> Option<f64>,
+}
+
+impl Metric for RankingScore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Max
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        why_not(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        SCORES
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        mean(all, self.value)
+    }
+}
+
+/// Why samples cannot be ranked.
+fn why_not(answers: &Measurable) -> Option<String> {
+    match answers.targets {
+        Targets::Numbers | Targets::Series => {
+            return Some(
+                "is a classification metric, but the loss is a regression loss".to_owned(),
+            );
+        }
+        Targets::Classes if answers.labels_in_sequence => {
+            return Some("needs one label for each sample".to_owned());
+        }
+        Targets::Classes | Targets::MultiLabel => {}
+    }
+    let samples = answers.samples;
+    let classes = answers.classes;
+    let what =
+        || format!("ranks all scores, but {samples} samples of {classes} classes are too many");
+    (samples.saturating_mul(classes) > MAX_SCORES).then(what)
+}
+
+/// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,
+/// which is in the order of p and never saturates; of samples that may have several, the outputs.
+fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let classes = outputs.first().map_or(0, Vec::len);
+    let mut values = Vec::with_capacity(outputs.len() * classes);
+    if targets.dtype() == DType::F32 {
+        let targets = targets.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+        for (row, has) in outputs.iter().zip(&targets) {
+            values.extend(row.iter().zip(has).map(|(&output, &has)| (output, has > 0.5)));
+        }
+    } else {
+        let labels = targets.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+        for (row, label) in outputs.iter().zip(labels).filter(|(_, label)| *label >= 0) {
+            let is_right = |class| class as i64 == label;
+            let odds = log_odds(row);
+            values.extend(odds.enumerate().map(|(class, odds)| (odds, is_right(class))));
+        }
+    }
+    Ok(Kept::Scores(Scores { classes, values }))
+}
+
+/// Of each class: its logit minus the logarithm of the sum of the others' exponentials.
+fn log_odds(row: &[f32]) -> impl Iterator<Item = f32> {
+    let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let exponential = move |x: f32| (f64::from(x) - largest).exp();
+    let all: f64 = row.iter().copied().map(exponential).sum();
+    let others = move |class: usize| {
+        let own = exponential(row[class]);
+        if own < all / 2.0 {
+            return all - own;
+        }
+        // The difference would have no digits left.
+        let others = row.iter().enumerate().filter(|(other, _)| *other != class);
+        others.map(|(_, &x)| exponential(x)).sum()
+    };
+    let odds =
+        move |(class, &x): (usize, &f32)| (f64::from(x) - largest - f64::ln(others(class))) as f32;
+    row.iter().enumerate().map(odds)
+}
+
+impl Scores {
+    /// Each class's `value`, given its scores from the highest to the lowest; `None` where it has
+    /// none.
+    pub fn of_classes(
+        &self,
+        value: impl Fn(&[(f32, bool)]) -> Option<f64> + Sync,
+    ) -> Vec<Option<f64>> {
+        let of_class = |class: usize| {
+            let column = self.values.iter().skip(class).step_by(self.classes);
+            let mut column: Vec<(f32, bool)> = column.copied().collect();
+            column.sort_by(|a, b| b.0.total_cmp(&a.0));
+            value(&column)
+        };
+        (0..self.classes).into_par_iter().map(of_class).collect()
+    }
+}
+
+/// The mean over the classes that have a value; NaN if none has.
+fn mean(all: &Kept, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
+    let Kept::Scores(scores) = all else { return f64::NAN };
+    let values: Vec<f64> = scores.of_classes(value).into_iter().flatten().collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Of scores in order, those that are equal: how many are right, and how many are not.
+pub(super) fn ties(sorted: &[(f32, bool)]) -> impl Iterator<Item = [u64; 2]> {
+    sorted.chunk_by(|a, b| a.0 == b.0).map(|tied| {
+        let right = tied.iter().filter(|(_, is_right)| *is_right).count();
+        [right as u64, (tied.len() - right) as u64]
+    })
+}

@@ -1,0 +1,367 @@
+//! The family of models.
+
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+
+use candle_core::{Device, Result as CandleResult};
+
+use super::names::{self, Library, Naming, Written};
+use super::pretrained::{Unfit, likeliest, misfit_help, weights_file};
+use super::{Completion, Head, Model};
+use crate::config::kind::{Choice, Kind, Options};
+use crate::nn::state_dict::{
+    self, LoadReport, Misfit, Strict, Wanted, check_adapters, fit, header, load_adapters,
+    load_state_dict, load_state_dict_bytes,
+};
+use crate::nn::{Builder, Params};
+use crate::plan::{Modality, ModelFacts, ModelPlan};
+use crate::registry::{Family, Registry, Takes, Unbuildable};
+
+/// A model that an experiment can choose: its fields are its options, which say how it is built.
+pub trait Architecture: Debug + Send + Sync {
+    /// Registers the parameters through the builder, and returns the forward function, for samples
+    /// of the shapes that the plan names.
+    ///
+    /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so
+    /// it must not read values.
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> CandleResult<Box<dyn Model>>;
+
+    /// What samples may be; empty = anything that it can be built for.
+    fn takes(&self) -> &'static [Modality] {
+        &[]
+    }
+
+    /// The layers that depend on the number of outputs: `strict = "except_head"` exempts them from
+    /// pretrained weights.
+    fn head(&self) -> Head {
+        Head::None
+    }
+
+    /// Whether it runs through blocks whose inputs alone can be kept
+    /// (`train.activation_checkpointing`).
+    fn has_blocks(&self) -> bool {
+        true
+    }
+
+    /// Whether passes draw or decide something on the CPU, so that they cannot be recorded as a
+    /// CUDA graph.
+    fn draws_on_cpu(&self) -> bool {
+        false
+    }
+
+    /// Whether its batch norms keep to the running statistics that they came with while it trains.
+    fn keeps_statistics(&self) -> bool {
+        false
+    }
+
+    /// The weights of the convolution over images, by their name, whose first values whiten patches
+    /// of training images.
+    fn whitens(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Folder of the adapters to start from, if it starts from some.
+    fn adapters(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Options that files beside the `pretrained` weights or the adapters tell, for windows of
+    /// `seq_len` tokens.
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        seq_len: Option<u32>,
+    ) -> Result<Completion, Unfit> {
+        let _ = (pretrained, seq_len);
+        Ok(Completion::default())
+    }
+
+    /// The library whose names its weights have, and which computes as it does.
+    fn library(&self) -> Option<Library> {
+        None
+    }
+
+    /// How its weights are written for `library`.
+    ///
+    /// # Errors
+    ///
+    /// The library has no such model, or computes it otherwise: what follows its name in words.
+    fn named_as(&self, plan: &ModelPlan, library: Library) -> Result<Naming, String> {
+        let _ = (plan, library);
+        Err(Naming::unknown())
+    }
+
+    /// What to do about pretrained weights that do not fit, if the model can tell.
+    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+        let _ = misfit;
+        None
+    }
+}
+
+/// `[model]`
+#[derive(Debug)]
+pub enum ModelFamily {}
+
+impl Family for ModelFamily {
+    const TABLE: &'static str = "model";
+    const NOUN: &'static str = "model";
+    type Object = dyn Architecture;
+}
+
+impl<K: Kind + Architecture> Takes<K> for ModelFamily {
+    fn boxed(kind: K) -> Box<dyn Architecture> {
+        Box::new(kind)
+    }
+}
+
+/// Models that a program knows.
+#[derive(Clone, Debug)]
+pub struct Models(pub(super) Registry<ModelFamily>);
+
+impl Deref for Models {
+    type Target = Registry<ModelFamily>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Models {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// Why a model was not built.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such name, or options that it does not take.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
+    /// [`Architecture::build`] refused.
+    #[error("model `{name}` cannot be built: {source}")]
+    Build {
+        /// The model.
+        name: String,
+        /// Its words.
+        source: candle_core::Error,
+    },
+    /// [`Model::onnx`] refused.
+    #[error("model `{name}` has no form in ONNX: {what}")]
+    Onnx {
+        /// The model.
+        name: String,
+        /// Its words, behind the part that is to blame.
+        what: String,
+    },
+}
+
+impl Models {
+    /// [`Registry::sealed`].
+    #[must_use]
+    pub fn sealed(self) -> Self {
+        Self(self.0.sealed())
+    }
+
+    /// The model that `plan` chooses.
+    pub fn architecture(&self, plan: &ModelPlan) -> Result<Box<dyn Architecture>, Unbuildable> {
+        self.build(&plan.kind)
+    }
+
+    /// Names and shapes of parameters and buffers, without allocating one.
+    pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
+        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+        Ok(ModelFacts {
+            parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
+            buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
+            least_rows: if architecture.keeps_statistics() { None } else { params.least_rows() },
+            has_blocks: architecture.has_blocks(),
+            draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
+            drops: params.drops(),
+            embeddings: params.embeddings().to_vec(),
+            head: architecture.head().keys(&Wanted::of(&params)),
+        })
+    }
+
+    /// Why the chosen model cannot learn from such samples; `None` if it can, or if it is not
+    /// known.
+    pub fn refuses(&self, choice: &Choice, given: Modality) -> Option<String> {
+        let takes = self.build(choice).ok()?.takes();
+        if takes.is_empty() || takes.contains(&given) {
+            return None;
+        }
+        let wanted: Vec<&str> = takes.iter().map(|kind| kind.words()).collect();
+        let name = &choice.name;
+        let words = given.words();
+        Some(format!("`{name}` takes {}, but the data is {words}", wanted.join(" or ")))
+    }
+
+    /// What samples of the model called `name` may be; empty = anything that it can be built for.
+    pub fn takes(&self, name: &str) -> &'static [Modality] {
+        let model = self.build(&self.with_options(name, &Options::new()));
+        model.map_or(&[], |model| model.takes())
+    }
+
+    /// The models that were made for such samples.
+    pub fn made_for(&self, given: Modality) -> Vec<&'static str> {
+        let fits = |name: &&'static str| self.takes(name).contains(&given);
+        self.names().filter(fits).collect()
+    }
+
+    /// The model with initial values for `seed`; equal seeds give equal values.
+    pub fn instantiate(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        self.instantiate_on(plan, seed, &Device::Cpu)
+    }
+
+    /// [`Models::instantiate`] in the memory of `device`.
+    pub fn instantiate_on(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+        device: &Device,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        let builder = Builder::on(seed, device);
+        let model = run(self.architecture(plan)?.as_ref(), plan, &builder)?;
+        Ok((model, builder.finish()))
+    }
+
+    /// Compares the plan's pretrained weights and adapters with the model, by the headers of their
+    /// files alone.
+    pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
+        let architecture =
+            self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
+        let adapters = architecture.adapters();
+        if plan.pretrained.is_none() && adapters.is_none() {
+            return Ok(());
+        }
+        let params =
+            described(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
+        let wanted = Wanted::of(&params);
+        if let Some(folder) = adapters {
+            let found = check_adapters(&wanted, &folder.join(super::peft::ADAPTERS));
+            found.map_err(|error| Unfit::of_adapter_file(&error))?;
+        }
+        let Some(path) = &plan.pretrained else { return Ok(()) };
+        let head = architecture.head().keys(&wanted);
+        if plan.except_head && head.is_empty() {
+            return Err(Unfit::without_head(plan.name()));
+        }
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
+        let file = header(&weights_file(path)).map_err(|error| Unfit::of_file(&error))?;
+        let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
+        let other = likeliest(self.others(plan), &file, &misfit);
+        let own = || architecture.remedy(&misfit);
+        let help = misfit_help(plan.except_head, &keys, &misfit, other, own);
+        Err(Unfit::of_misfit(path, misfit, help))
+    }
+
+    /// What each other model would want of pretrained weights, with what it knows of this one's
+    /// options.
+    fn others(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
+        self.names().filter(|&name| name != plan.name()).filter_map(|name| {
+            let kind = self.with_options(name, &plan.kind.options);
+            let plan = ModelPlan { kind, ..plan.clone() };
+            let architecture = self.architecture(&plan).ok()?;
+            Some((name, Wanted::of(&described(architecture.as_ref(), &plan).ok()?)))
+        })
+    }
+
+    /// The library by whose names the plan's pretrained weights are called, of those whose names are
+    /// not the model's own; `None` if the file is not there, too.
+    pub fn library_of_weights(&self, plan: &ModelPlan) -> Option<Library> {
+        let file = header(&weights_file(plan.pretrained.as_ref()?)).ok()?;
+        let architecture = self.architecture(plan).ok()?;
+        names::library_of(&file, &described(architecture.as_ref(), plan).ok()?)
+    }
+
+    /// The `weights` of the plan's model, a safetensors file of ddprun's own, as `library` reads
+    /// them; without one, under the names of the library that computes as the model does.
+    pub fn written_for(
+        &self,
+        plan: &ModelPlan,
+        library: Option<Library>,
+        weights: &[u8],
+    ) -> Result<Written, String> {
+        let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
+        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let Some(library) = library.or_else(|| architecture.library()) else {
+            return Ok(Written::own(weights));
+        };
+        let naming = architecture
+            .named_as(plan, library)
+            .map_err(|what| format!("{} {what}", library.words()))?;
+        names::written(weights, &params, library, naming)
+    }
+
+    /// Loads the plan's pretrained weights; `None` if it names none.
+    pub fn load_pretrained(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<Option<LoadReport>, state_dict::Error> {
+        let Some(path) = &plan.pretrained else { return Ok(None) };
+        self.strictly(plan, params, |strict| load_state_dict(params, path, strict)).map(Some)
+    }
+
+    /// As [`Models::load_pretrained`], from the bytes of a safetensors file that messages call
+    /// `path`.
+    pub fn load_weights(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+        path: &Path,
+        bytes: Vec<u8>,
+    ) -> Result<LoadReport, state_dict::Error> {
+        let files = [(path.to_owned(), bytes)];
+        self.strictly(plan, params, |strict| load_state_dict_bytes(params, path, &files, strict))
+    }
+
+    /// Calls `load` with what the plan's pretrained weights may lack.
+    fn strictly<T>(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+        load: impl FnOnce(Strict<'_>) -> T,
+    ) -> T {
+        let head = self.architecture(plan).map_or(Head::None, |model| model.head());
+        let head = head.keys(&Wanted::of(params));
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        load(if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All })
+    }
+
+    /// Loads the adapters that the plan starts from, if it names some.
+    pub fn load_adapters(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<(), state_dict::Error> {
+        let Ok(architecture) = self.architecture(plan) else { return Ok(()) };
+        match architecture.adapters() {
+            Some(folder) => load_adapters(params, &folder.join(super::peft::ADAPTERS)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn described(architecture: &dyn Architecture, plan: &ModelPlan) -> Result<Params, Error> {
+    let builder = Builder::describe();
+    run(architecture, plan, &builder)?;
+    Ok(builder.finish())
+}
+
+fn run(
+    architecture: &dyn Architecture,
+    plan: &ModelPlan,
+    builder: &Builder,
+) -> Result<Box<dyn Model>, Error> {
+    let named = |source| Error::Build { name: plan.name().to_owned(), source };
+    architecture.build(plan, builder).map_err(named)
+}

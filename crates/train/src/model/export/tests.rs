@@ -1,0 +1,459 @@
+//! Every registered model and every layer of a graph as ONNX: its structure, and by onnxruntime
+//! its numbers.
+
+use std::path::Path;
+use std::process::Command;
+
+use candle_core::{Device, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use crate::config::kind::{Entry, Kind, Options};
+use crate::config::{Vocabulary, load_text};
+use crate::model::layers::{self, Decided, Forward, Layer, LayerMisfit, Layers, Node, Scope, Site};
+use crate::model::tests::{small, with_mine};
+use crate::model::{
+    DiffusionPolicy, DiffusionPolicyConfig, DiffusionPolicyImage, DiffusionPolicyImageConfig,
+    Model, Models,
+};
+use crate::nn::{Builder, ForwardContext, Params};
+use crate::onnx::{DimensionValue, GraphProto, ModelProto, OPSET, ValueInfoProto};
+use crate::plan::{Flow, ModelPlan, Precision};
+use crate::skipped::python;
+
+/// More of the same layers as another one that is tried.
+const LARGER: [&str; 8] = [
+    "resnet34",
+    "resnet101",
+    "resnet152",
+    "resnet50",
+    "convnext_small",
+    "convnext_base",
+    "vit_small",
+    "vit_base",
+];
+
+/// Numbers without a pattern, from -1 to 1.
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    let number = |i: usize| ((i as f64 + 1.0) * 12.9898 + seed as f64 * 78.233).sin() * 43_758.547;
+    (0..n).map(|i| (2.0 * (number(i) - number(i).floor()) - 1.0) as f32).collect()
+}
+
+/// Moves all weights and statistics away from where they begin, as training does.
+fn stir(params: &Params) {
+    let parameters = params.parameters().iter().map(|param| (param.name(), param.var().unwrap()));
+    let buffers = params.buffers().iter().map(|buffer| (buffer.name(), buffer.var().unwrap()));
+    for (i, (name, var)) in parameters.chain(buffers).enumerate() {
+        let noise = numbers(var.elem_count(), i);
+        let noise = Tensor::from_vec(noise, var.dims(), &Device::Cpu).unwrap();
+        let scale = if name.ends_with("running_var") { 0.5 } else { 0.05 };
+        var.set(&(var.as_tensor() + (noise * scale).unwrap()).unwrap()).unwrap();
+    }
+}
+
+/// A model with stirred weights.
+fn stirred(models: &Models, plan: &ModelPlan) -> (Box<dyn Model>, Params) {
+    let (model, params) = models.instantiate(plan, 3).unwrap();
+    stir(&params);
+    (model, params)
+}
+
+/// What the model is fed and what it answers, for `n` samples.
+fn run(plan: &ModelPlan, model: &dyn Model, graph: &GraphProto, n: usize) -> Json {
+    let is_text = graph.input[0].name == "input_ids";
+    let shape = [&[n], &plan.input[..]].concat();
+    let count = shape.iter().product();
+    let values: Vec<f32> = if is_text {
+        (0..count).map(|i| ((i * 7 + n) % plan.outputs) as f32).collect()
+    } else {
+        samples(plan, n, numbers(count, n))
+    };
+    let x = Tensor::from_vec(values.clone(), &shape[..], &Device::Cpu).unwrap();
+    let y = model.forward(&x, &ForwardContext::eval(Precision::Fp32)).unwrap();
+    assert_eq!(y.rank(), dims(&graph.output[0]).len());
+    let dtype = if is_text { "int64" } else { "float32" };
+    let feed =
+        json!({"name": graph.input[0].name, "dtype": dtype, "shape": shape, "values": values});
+    let shape = y.dims().to_vec();
+    json!({"feeds": [feed], "shape": shape, "expected": y.flatten_all().unwrap().to_vec1::<f32>().unwrap()})
+}
+
+/// Samples of a kind whose numbers mean something: categories of a table, lengths of recordings.
+fn samples(plan: &ModelPlan, n: usize, mut values: Vec<f32>) -> Vec<f32> {
+    let width = values.len() / n;
+    for (sample, row) in values.chunks_exact_mut(width).enumerate() {
+        if let Some(&Flow::Padded([steps, bands, _])) = plan.layers.first().map(|l| &l.input) {
+            row[width - bands] = (steps - 5 * sample) as f32;
+        }
+        let mut start = width - plan.one_hot.iter().sum::<usize>();
+        for &categories in &plan.one_hot {
+            row[start..start + categories].fill(0.0);
+            // The last sample has none that was seen in training.
+            if sample + 1 < n || n == 1 {
+                row[start + sample % categories] = 1.0;
+            }
+            start += categories;
+        }
+    }
+    values
+}
+
+fn dims(info: &ValueInfoProto) -> Vec<DimensionValue> {
+    let shape = info.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap().shape.as_ref();
+    shape.unwrap().dim.iter().map(|dim| dim.value.clone().unwrap()).collect()
+}
+
+/// What needs no Python: every operand is made before it is used, and initializers are the state
+/// dict's, of which nothing is left out but what evaluation does not use.
+fn check_structure(graph: &GraphProto, params: &Params, unused: &[&str]) {
+    let names = graph.initializer.iter().map(|tensor| tensor.name.as_str());
+    let mut known: Vec<&str> = names.chain(graph.input.iter().map(|x| x.name.as_str())).collect();
+    for node in &graph.node {
+        let missing = node.input.iter().find(|name| !name.is_empty() && !known.contains(&&***name));
+        assert_eq!(missing, None, "{}", node.name);
+        known.extend(node.output.iter().map(String::as_str));
+    }
+    assert!(known.contains(&"output"));
+    let parameters = params.parameters().iter().map(|param| (param.name(), param.var().unwrap()));
+    let buffers = params.buffers().iter().map(|buffer| (buffer.name(), buffer.var().unwrap()));
+    for (name, var) in parameters.chain(buffers) {
+        let Some(tensor) = graph.initializer.iter().find(|tensor| tensor.name == name) else {
+            assert!(unused.iter().any(|part| name.contains(part)), "{name} is missing");
+            continue;
+        };
+        let shape: Vec<i64> = var.dims().iter().map(|&dim| dim as i64).collect();
+        assert_eq!(tensor.dims, shape, "{name}");
+        let adapter = format!("{}.lora_A.weight", name.trim_end_matches(".weight"));
+        if params.parameters().iter().any(|param| param.name() == adapter) {
+            continue;
+        }
+        let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(tensor.raw_data == bytemuck::cast_slice::<f32, u8>(&values), "{name}");
+    }
+}
+
+/// Writes the model and what it answers to one sample and to three.
+fn write(folder: &Path, file: &str, plan: &ModelPlan, models: &Models, unused: &[&str]) -> Json {
+    let (model, params) = stirred(models, plan);
+    let bytes = models.onnx(plan, model.as_ref()).unwrap();
+    let read = ModelProto::read(&bytes).unwrap();
+    assert_eq!(read.opset_import[0].version, OPSET);
+    let graph = read.graph.unwrap();
+    let name = |dim: &DimensionValue| matches!(dim, DimensionValue::Name(name) if name == "batch");
+    assert!(graph.input.iter().chain(&graph.output).all(|info| name(&dims(info)[0])), "{file}");
+    check_structure(&graph, &params, unused);
+    crate::files::write_atomic(&folder.join(file), &bytes).unwrap();
+    let mut runs: Vec<Json> = [1, 3].map(|n| run(plan, model.as_ref(), &graph, n)).into();
+    if dims(&graph.input[0]).get(1) == Some(&DimensionValue::Name("sequence".to_owned())) {
+        let shorter = ModelPlan { input: vec![plan.input[0] - 2], ..plan.clone() };
+        runs.push(run(&shorter, model.as_ref(), &graph, 2));
+    }
+    json!({"file": file, "runs": runs})
+}
+
+/// Compares what was written with what onnxruntime makes of it.
+fn compare(folder: &Path, cases: &[Json]) {
+    let Some(python) = python("onnx, onnxruntime") else { return };
+    let text = serde_json::to_vec(cases).unwrap();
+    crate::files::write_atomic(&folder.join("cases.json"), &text).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/model/export/check.py");
+    let output = Command::new(python).arg(script).arg(folder).output().unwrap();
+    let [said, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{said}{error}");
+}
+
+/// Parts of a state dict that evaluation does not use.
+fn unused(name: &str) -> &'static [&'static str] {
+    match name {
+        // Statistics of training, targets and masks.
+        "nest" => &["quantizer.", "mask_processor."],
+        "timebridge" => &["norm0"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn registered_models_answer_the_same_in_onnxruntime() {
+    let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
+    // Of policies the graph is one step of many: a test of their own.
+    let skips = |name: &str| {
+        name == "graph" || name.starts_with("diffusion_policy") || LARGER.contains(&name)
+    };
+    let cases: Vec<Json> = models
+        .names()
+        .filter(|name| !skips(name))
+        .map(|name| {
+            write(folder.path(), &format!("{name}.onnx"), &small(name), &models, unused(name))
+        })
+        .collect();
+    compare(folder.path(), &cases);
+}
+
+#[test]
+#[ignore = "a minute: more of the same layers, up to 88 million weights"]
+fn larger_models_answer_the_same_in_onnxruntime() {
+    let models = Models::default();
+    for name in LARGER {
+        // One at a time: some have 350 MB.
+        let folder = tempfile::tempdir().unwrap();
+        let case = write(folder.path(), &format!("{name}.onnx"), &small(name), &models, &[]);
+        compare(folder.path(), &[case]);
+    }
+}
+
+/// A policy with what tells the noise in actions.
+trait Policy: Model {
+    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor;
+}
+
+impl Policy for DiffusionPolicy {
+    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
+        self.predict(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
+    }
+}
+
+impl Policy for DiffusionPolicyImage {
+    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
+        self.predict(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
+    }
+}
+
+/// Writes a policy and the noise that it finds.
+fn write_policy(folder: &Path, plan: &ModelPlan, policy: &dyn Policy, params: &Params) -> Json {
+    stir(params);
+    let file = format!("{}.onnx", plan.name());
+    let bytes = Models::default().onnx(plan, policy).unwrap();
+    let graph = ModelProto::read(&bytes).unwrap().graph.unwrap();
+    let names: Vec<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(names, ["input", "noisy_actions", "timestep"]);
+    check_structure(&graph, params, &[]);
+    crate::files::write_atomic(&folder.join(&file), &bytes).unwrap();
+    let run = |n: usize| {
+        let tensor = |dims: &[usize], seed| {
+            let shape = [&[n], dims].concat();
+            let values = numbers(shape.iter().product(), seed);
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+        };
+        let (observed, noisy) = (tensor(&plan.input, 1), tensor(&plan.target, 2));
+        let steps: Vec<usize> = (0..n).map(|sample| 7 + 30 * sample).collect();
+        let y = policy.noise(&noisy, &steps, &observed);
+        let values = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let feed = |name: &str, x: &Tensor| json!({"name": name, "dtype": "float32", "shape": x.dims(), "values": values(x)});
+        let steps = json!({"name": "timestep", "dtype": "int64", "shape": [n], "values": steps});
+        let feeds = [feed("input", &observed), feed("noisy_actions", &noisy), steps];
+        json!({"feeds": feeds, "shape": y.dims(), "expected": values(&y)})
+    };
+    json!({"file": file, "runs": [run(1), run(3)]})
+}
+
+#[test]
+fn a_policy_is_one_step_of_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, builder) = (small("diffusion_policy"), Builder::new(3));
+    let config = DiffusionPolicyConfig::deserialize(json!(plan.kind.options)).unwrap();
+    let policy = DiffusionPolicy::new(&config, &plan, &builder).unwrap();
+    let first = write_policy(folder.path(), &plan, &policy, &builder.finish());
+    let (plan, builder) = (small("diffusion_policy_image"), Builder::new(3));
+    let config = DiffusionPolicyImageConfig::deserialize(json!(plan.kind.options)).unwrap();
+    let policy = DiffusionPolicyImage::new(&config, &plan, &builder).unwrap();
+    let second = write_policy(folder.path(), &plan, &policy, &builder.finish());
+    compare(folder.path(), &[first, second]);
+}
+
+/// A graph of these layers.
+fn graph(layers: &str, input: Flow) -> ModelPlan {
+    let text = format!(
+        "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \
+         \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+    );
+    let loaded = load_text(Path::new("graph.toml"), &text, &[], &Vocabulary::open()).unwrap();
+    let layers =
+        layers::plan(&Layers::default(), &loaded.experiment.model.layers, input, 5).unwrap();
+    let shape = match input {
+        Flow::Image(shape) => shape.to_vec(),
+        Flow::Sequence(shape) => shape.to_vec(),
+        Flow::Padded([steps, bands, _]) => vec![2, steps + 1, bands],
+        Flow::Vector(n) | Flow::Tokens(n) => vec![n],
+    };
+    ModelPlan { layers, ..crate::model::tests::plan("graph", &shape, 5) }
+}
+
+#[test]
+fn layers_of_a_graph_answer_the_same_in_onnxruntime() {
+    let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
+    let cases = [
+        (Flow::Image([3, 12, 10]), IMAGES),
+        (Flow::Image([3, 8, 8]), GATES),
+        (Flow::Sequence([12, 6]), SEQUENCES),
+        (Flow::Sequence([9, 8]), ATTENTION),
+        (Flow::Tokens(7), TOKENS),
+        (Flow::Vector(6), VECTORS),
+        (Flow::Image([3, 12, 17]), OVER_THE_EDGE),
+        (Flow::Sequence([12, 6]), STEPS_OVER_THE_EDGE),
+        (Flow::Padded([12, 6, 1]), RECORDINGS),
+    ];
+    let write = |(i, (input, layers)): (usize, &(Flow, &str))| {
+        write(folder.path(), &format!("graph{i}.onnx"), &graph(layers, *input), &models, &[])
+    };
+    let used: String = cases.iter().map(|(_, layers)| *layers).collect();
+    for name in Layers::default().names() {
+        assert!(used.contains(&format!("name = \"{name}\"")), "no graph has a `{name}`");
+    }
+    compare(folder.path(), &cases.iter().enumerate().map(write).collect::<Vec<_>>());
+}
+
+const IMAGES: &str = r#"
+    { name = "conv2d", out_channels = 8, kernel_size = [3, 2], padding = "same" },
+    { name = "batch_norm" }, { name = "relu" },
+    { name = "residual", activation = "relu", layers = [
+        { name = "conv2d", key = "inner", out_channels = 8, kernel_size = 3, padding = 2, dilation = 2, groups = 2 },
+        { name = "group_norm", key = "norm", num_groups = 4 }, { name = "stochastic_depth", p = 0.1 } ],
+      shortcut = [{ name = "instance_norm", key = "round", affine = true }] },
+    { name = "max_pool2d", kernel_size = 3, stride = 2, padding = 1 },
+    { name = "conv_transpose2d", out_channels = 6, kernel_size = 3, stride = 2, padding = 1, output_padding = 1 },
+    { name = "silu" }, { name = "layer_norm" },
+    { name = "avg_pool2d", kernel_size = 2, stride = [1, 2], padding = 1 },
+    { name = "upsample", scale_factor = 2, mode = "bilinear" }, { name = "upsample", scale_factor = 2 },
+    { name = "softmax" }, { name = "instance_norm" },
+    { name = "adaptive_avg_pool2d", output_size = [3, 4] }, { name = "rms_norm" },
+    { name = "flatten" }, { name = "linear" }"#;
+
+const OVER_THE_EDGE: &str = r#"
+    { name = "avg_pool2d", kernel_size = 3, stride = 2, padding = 1, ceil_mode = true },
+    { name = "max_pool2d", kernel_size = [2, 3], stride = 3, dilation = [2, 3], ceil_mode = true },
+    { name = "avg_pool2d", kernel_size = [2, 3], stride = 3, padding = 1, ceil_mode = true, count_include_pad = false },
+    { name = "flatten" }, { name = "linear" }"#;
+
+const STEPS_OVER_THE_EDGE: &str = r#"
+    { name = "avg_pool1d", kernel_size = 3, stride = 2, padding = 1, ceil_mode = true },
+    { name = "max_pool1d", kernel_size = 2, stride = 3, dilation = 3, ceil_mode = true },
+    { name = "flatten" }, { name = "linear" }"#;
+
+const GATES: &str = r#"
+    { name = "conv2d", out_channels = 8, kernel_size = 3, padding = 1, bias = false }, { name = "hardswish" },
+    { name = "product", layers = [{ name = "global_avg_pool" }, { name = "linear", key = "gate", out_features = 8 }, { name = "sigmoid" }] },
+    { name = "concat", layers = [{ name = "relu6" }, { name = "conv2d", key = "side", out_channels = 4, kernel_size = 1 }, { name = "hardsigmoid" }] },
+    { name = "sequential", layers = [{ name = "mish" }, { name = "leaky_relu", negative_slope = 0.2 }] },
+    { name = "tokens" }, { name = "class_token" }, { name = "select" }, { name = "linear" }"#;
+
+const SEQUENCES: &str = r#"
+    { name = "conv1d", out_channels = 6, kernel_size = 4, padding = "same" }, { name = "batch_norm" },
+    { name = "lstm", hidden_size = 5, num_layers = 2, bidirectional = true }, { name = "gru", hidden_size = 6, bidirectional = true },
+    { name = "avg_pool1d", kernel_size = 3, stride = 2, padding = 1 }, { name = "rnn", hidden_size = 4 },
+    { name = "rnn", hidden_size = 4, nonlinearity = "relu" }, { name = "group_norm", num_groups = 2 },
+    { name = "transpose" }, { name = "max_pool1d", kernel_size = 2, dilation = 2, stride = 1 },
+    { name = "gru", hidden_size = 3 }, { name = "select", index = -1 }, { name = "linear" }"#;
+
+const ATTENTION: &str = r#"
+    { name = "repeat", key = "blocks", times = 2, layers = [{ name = "residual", layers = [
+        { name = "layer_norm", key = "norm", bias = false }, { name = "attention", key = "attention", n_heads = 4, n_kv_heads = 2, rope_theta = 100.0, causal = true },
+        { name = "linear", key = "fc", out_features = 8 }, { name = "gelu" }, { name = "dropout", p = 0.1 } ] }] },
+    { name = "attention", n_heads = 2 },
+    { name = "cross_attention", key = "pool", n_heads = 2, layers = [{ name = "latents", key = "latents", steps = 3, out_features = 4 }] },
+    { name = "global_avg_pool" }, { name = "tanh" }, { name = "linear" }"#;
+
+const RECORDINGS: &str = r#"
+    { name = "conv1d", out_channels = 8, kernel_size = 3, stride = 2, padding = 1 },
+    { name = "attention", n_heads = 2, causal = true }, { name = "attention", n_heads = 4, n_kv_heads = 2 },
+    { name = "concat", layers = [{ name = "global_avg_pool" }, { name = "sequential", layers = [
+        { name = "cross_attention", key = "pool", n_heads = 2, layers = [{ name = "latents", key = "latents", steps = 3, out_features = 4 }] },
+        { name = "flatten" } ] }] },
+    { name = "linear" }"#;
+
+const TOKENS: &str = r#"
+    { name = "embedding", key = "wte", out_features = 8 }, { name = "position_embedding" },
+    { name = "attention", n_heads = 2, causal = true }, { name = "rms_norm", eps = 1e-6 },
+    { name = "linear", tied = "wte", bias = false }"#;
+
+const VECTORS: &str = r#"
+    { name = "linear", out_features = 8 }, { name = "batch_norm" }, { name = "relu" },
+    { name = "linear", out_features = 8 }, { name = "gelu" }, { name = "group_norm", num_groups = 2 },
+    { name = "linear" }"#;
+
+#[test]
+fn columns_of_categories_are_embedded_the_same() {
+    let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
+    let mut plan = crate::model::tests::plan("mlp", &[7], 2);
+    plan.kind.set("embedding_dim", 4);
+    plan.one_hot = vec![3, 2];
+    let case = write(folder.path(), "mlp.onnx", &plan, &models, &[]);
+    compare(folder.path(), &[case]);
+}
+
+#[test]
+fn adapters_are_merged_and_tied_tables_are_one() {
+    let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
+    let mut plan = small("llama");
+    plan.kind.set("tie_word_embeddings", true);
+    plan.kind.set("lora", json!({"r": 2, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}));
+    let case = write(folder.path(), "llama.onnx", &plan, &models, &["lora_"]);
+    compare(folder.path(), &[case]);
+}
+
+#[test]
+fn a_part_that_does_not_say_how_it_is_written_is_named() {
+    let models = with_mine();
+    let plan = crate::model::tests::plan("mine", &[4], 2);
+    let (model, _) = models.instantiate(&plan, 1).unwrap();
+    let error = models.onnx(&plan, model.as_ref()).unwrap_err().to_string();
+    let expected =
+        "model `mine` has no form in ONNX: it does not say how it is written (`Model::onnx`)";
+    // A backtrace may follow.
+    assert!(error.starts_with(expected), "{error}");
+}
+
+/// A layer that does not say how it is written.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Silent {}
+
+impl Kind for Silent {
+    const NAME: &'static str = "silent";
+}
+
+impl Layer for Silent {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+        Ok(input.into())
+    }
+
+    fn build(&self, _: &Site<'_>) -> candle_core::Result<Node> {
+        Ok(Node::of(Self {}))
+    }
+}
+
+impl Forward for Silent {
+    fn forward(&self, x: &Tensor, _: &ForwardContext) -> candle_core::Result<Tensor> {
+        Ok(x.clone())
+    }
+}
+
+#[test]
+fn the_innermost_layer_that_does_not_say_how_it_is_written_is_named() {
+    let (mut layers, mut models) = (Layers::default(), Models::default());
+    layers.add::<Silent>();
+    models.hold_layers(&layers);
+    let entry = |name: &str| Entry { name: name.to_owned(), key: None, options: Options::new() };
+    let mut block = entry("sequential");
+    block.key = Some("block".to_owned());
+    block.options.insert("layers".to_owned(), json!([entry("relu"), entry("silent")]));
+    let layers = layers::plan(&layers, &[block], Flow::Vector(4), 4).unwrap();
+    let plan = ModelPlan { layers, ..crate::model::tests::plan("graph", &[4], 4) };
+    let (model, _) = models.instantiate(&plan, 1).unwrap();
+    let error = models.onnx(&plan, model.as_ref()).unwrap_err().to_string();
+    let expected = "model `graph` has no form in ONNX: its layer `silent` (block.1): it does not \
+                    say how it is written (`Forward::onnx`)";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn the_batch_and_the_length_of_a_text_have_names() {
+    let models = Models::default();
+    let (model, _) = models.instantiate(&small("gpt"), 1).unwrap();
+    let bytes = models.onnx(&small("gpt"), model.as_ref()).unwrap();
+    let graph = ModelProto::read(&bytes).unwrap().graph.unwrap();
+    let name = |name: &str| DimensionValue::Name(name.to_owned());
+    assert_eq!(dims(&graph.input[0]), [name("batch"), name("sequence")]);
+    let logits = [name("batch"), name("sequence"), DimensionValue::Size(5)];
+    assert_eq!(dims(&graph.output[0]), logits);
+}

@@ -1,0 +1,203 @@
+//! `ModelPlan -> forward function + Params`: the registry and the models that come with it.
+//!
+//! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry.
+//! Parameters carry the names of the public original, so that its weights load.
+//!
+//! A model of your own is a struct of options that builds named parameters and a forward function:
+//!
+//! ```
+//! use candle_core::{Result, Tensor};
+//! use ddprun::config::kind::{Choice, Kind};
+//! use ddprun::model::{Architecture, Model, Models};
+//! use ddprun::nn::{Builder, ForwardContext, Linear};
+//! use ddprun::plan::ModelPlan;
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// A linear layer over all values of a sample.
+//! #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+//! #[serde(deny_unknown_fields, default)]
+//! struct LinearConfig {}
+//!
+//! impl Kind for LinearConfig {
+//!     const NAME: &'static str = "linear";
+//! }
+//!
+//! impl Architecture for LinearConfig {
+//!     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+//!         let n = plan.input.iter().product();
+//!         Ok(Box::new(Net(Linear::new(&builder.pp("fc"), n, plan.outputs)?)))
+//!     }
+//! }
+//!
+//! struct Net(Linear);
+//!
+//! impl Model for Net {
+//!     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+//!         self.0.forward(&input.flatten_from(1)?, pass)
+//!     }
+//! }
+//!
+//! let mut models = Models::default();
+//! models.add::<LinearConfig>();
+//! let plan = ModelPlan::new(Choice::of(&LinearConfig {}), &[1, 8, 8], 10);
+//! let facts = models.describe(&plan).unwrap();
+//! assert_eq!(facts.lengths().sum::<usize>(), 650);
+//! ```
+
+mod airbench94;
+mod architecture;
+mod attention;
+mod backbone;
+mod cnn;
+mod inferred_options;
+mod conformer;
+mod convnext;
+mod config_json;
+mod denoiser;
+pub mod diffusion;
+mod diffusion_policy;
+mod diffusion_policy_image;
+mod dlinear;
+mod efficientnet;
+mod export;
+mod informer_encoder;
+mod fastconformer;
+mod gpt;
+mod graph;
+mod head;
+mod hub;
+mod inverted_residual;
+mod itransformer;
+pub mod layers;
+mod llama;
+mod mlp;
+mod mobilenet_v3;
+mod names;
+mod nest;
+mod patchtst;
+pub mod peft;
+mod pretrained;
+mod recordings;
+mod recurrent;
+mod resnet;
+mod rgb_encoder;
+mod series;
+mod spatial_softmax;
+mod speech_classifier;
+#[cfg(test)]
+mod tests;
+mod timebridge;
+mod unet1d;
+mod vit;
+mod whitening;
+mod registered;
+
+use candle_core::{Result, Tensor, bail};
+
+use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
+use crate::rng::Key;
+
+pub use airbench94::{Airbench94Config, Width};
+pub use architecture::{Architecture, Error, ModelFamily, Models};
+pub use backbone::BackboneMode;
+pub use cnn::SimpleCnnConfig;
+pub use config_json::Error as DescriptionError;
+pub use convnext::{ConvNextConfig, ConvNextSize};
+pub use diffusion::NoiseScheduler;
+pub use diffusion_policy::{DiffusionPolicy, DiffusionPolicyConfig};
+pub use diffusion_policy_image::{DiffusionPolicyImage, DiffusionPolicyImageConfig};
+pub use dlinear::DLinearConfig;
+pub use efficientnet::EfficientNetConfig;
+pub use gpt::{Gelu, GptConfig};
+pub use graph::GraphConfig;
+pub use head::Head;
+pub use hub::trained_on;
+pub use inferred_options::Completion;
+pub use inferred_options::inherited;
+pub use itransformer::ITransformerConfig;
+pub use llama::{LlamaConfig, Lora, RopeScaling, RopeType};
+pub use mlp::MlpConfig;
+pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
+pub use names::Written;
+pub use names::{Library, Naming};
+pub use nest::{Nest, NestConfig};
+pub use patchtst::PatchTstConfig;
+pub use pretrained::Unfit;
+pub use recurrent::{RecurrentConfig, RecurrentNetwork};
+pub use resnet::{Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
+pub use rgb_encoder::VisionBackbone;
+pub use speech_classifier::FastConformerConfig;
+pub use timebridge::TimeBridgeConfig;
+pub use vit::{VitConfig, VitSize};
+pub use whitening::Whitening;
+
+/// What is trained: a forward function over parameters that were registered when it was built.
+pub trait Model: Send + Sync {
+    /// (n, ...) f32 -> (n, outputs) f32; a forecast is (n, time steps, series).
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
+
+    /// What the loss compares for a batch of `inputs` and `targets`: by default what
+    /// [`Model::forward`] answers, and the targets. A model that learns by another question (what
+    /// is noise here? what was masked?) asks it here. `draws` has the random numbers of each
+    /// sample: of the seed, the epoch and the sample, so that they are the same at any world size;
+    /// in evaluations the epoch does not matter.
+    fn compare(
+        &self,
+        inputs: &Tensor,
+        targets: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> Result<Comparison> {
+        let _ = draws;
+        Ok(Comparison { outputs: self.forward(inputs, pass)?, targets: targets.clone() })
+    }
+
+    /// What the model answers to `inputs`, in the shape of the targets, where that is not what
+    /// [`Model::compare`] compares; evaluations measure its errors. `draws` as there.
+    fn answer(
+        &self,
+        inputs: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> Result<Option<Tensor>> {
+        let _ = (inputs, draws, pass);
+        Ok(None)
+    }
+
+    /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has
+    /// the shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model
+    /// is not exported as ONNX.
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let _ = (graph, input);
+        bail!("it does not say how it is written (`Model::onnx`)")
+    }
+
+    /// Whether [`Model::answer`] takes many passes, so that not every evaluation needs one.
+    fn samples(&self) -> bool {
+        false
+    }
+}
+
+/// What `model` answers to `inputs`; each sample draws from its key, if the model draws.
+pub fn asked(
+    model: &dyn Model,
+    inputs: &Tensor,
+    draws: &[Key],
+    pass: &ForwardContext,
+) -> Result<Tensor> {
+    match model.answer(inputs, draws, pass)? {
+        Some(answer) => Ok(answer),
+        None => model.forward(inputs, pass),
+    }
+}
+
+/// What a loss compares.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// In the graph.
+    pub outputs: Tensor,
+    /// What they should be.
+    pub targets: Tensor,
+}

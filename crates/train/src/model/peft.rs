@@ -1,0 +1,205 @@
+//! PEFT's `adapter_config.json`, as it lies beside trained adapters -> the keys of `[model.lora]`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Lora;
+use super::config_json::{Error, read};
+use super::pretrained::Unfit;
+use crate::config::kind::Options;
+
+/// Names of the files of a folder of adapters.
+pub const CONFIG: &str = "adapter_config.json";
+pub const ADAPTERS: &str = "adapter_model.safetensors";
+
+/// What is read of it, and what must not be there.
+#[derive(Deserialize)]
+struct Config {
+    r: usize,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    target_modules: Value,
+    #[serde(default)]
+    peft_type: Value,
+    #[serde(default)]
+    bias: Value,
+    #[serde(default)]
+    use_rslora: Value,
+    #[serde(default)]
+    init_lora_weights: Value,
+    #[serde(default)]
+    alora_invocation_tokens: Value,
+    #[serde(default)]
+    use_dora: Value,
+    #[serde(default)]
+    fan_in_fan_out: Value,
+    #[serde(default)]
+    rank_pattern: Value,
+    #[serde(default)]
+    alpha_pattern: Value,
+    #[serde(default)]
+    modules_to_save: Value,
+}
+
+/// `lora` with what the description of the adapters to start from says, as an option of a Llama.
+/// Nothing if none are named.
+pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
+    let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
+    let path = folder.join(CONFIG);
+    let filled = read(&path, "adapters").and_then(|config| filled(lora, &config, &path));
+    let filled = filled.map_err(|error| Unfit::of_adapters(&error))?;
+    let value = serde_json::to_value(filled).unwrap_or_default();
+    Ok(Options::from([("lora".to_owned(), value)]))
+}
+
+/// The keys that are absent; those that are given must be the file's.
+fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
+    let unknown = |key: &str, value: &Value| {
+        let what = format!("`{key}` = {value}");
+        Err(Error::Unknown { path: path.to_owned(), model: "llama", what })
+    };
+    if let Some((key, value)) = foreign(config) {
+        return unknown(key, value);
+    }
+    let named: Option<Vec<String>> = config
+        .target_modules
+        .as_array()
+        .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+    let Some(targets) = named else {
+        return unknown("target_modules", &config.target_modules);
+    };
+    let differs = |key, given: String, found: String| {
+        Err(Error::Differs { path: path.to_owned(), key, given, found })
+    };
+    if let Some(r) = lora.r.filter(|&r| r != config.r) {
+        return differs("r", r.to_string(), config.r.to_string());
+    }
+    if let Some(alpha) = lora.alpha.filter(|&alpha| alpha != config.lora_alpha) {
+        return differs("alpha", alpha.to_string(), config.lora_alpha.to_string());
+    }
+    if let Some(given) = &lora.targets
+        && given.iter().collect::<BTreeSet<_>>() != targets.iter().collect()
+    {
+        return differs("targets", format!("{given:?}"), format!("{targets:?}"));
+    }
+    Ok(Lora {
+        r: Some(config.r),
+        alpha: Some(config.lora_alpha),
+        targets: Some(lora.targets.clone().unwrap_or(targets)),
+        dropout: Some(lora.dropout.unwrap_or(config.lora_dropout)),
+        adapters: lora.adapters.clone(),
+    })
+}
+
+/// The first key whose value means another computation.
+fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
+    let is_off = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    let is_word = |value: &Value, word| value.is_null() || value == word;
+    // Others, such as `pissa` and `olora`, take what the adapters begin with out of the weights.
+    let leaves_weights = |value: &Value| {
+        let words = ["gaussian", "eva", "orthogonal"];
+        let is_known = value.as_str().is_some_and(|word| words.contains(&word));
+        value.is_null() || value.is_boolean() || is_known
+    };
+    let init = &config.init_lora_weights;
+    let alora = &config.alora_invocation_tokens;
+    let all = [
+        ("init_lora_weights", init, leaves_weights(init)),
+        ("alora_invocation_tokens", alora, is_off(alora)),
+        ("peft_type", &config.peft_type, is_word(&config.peft_type, "LORA")),
+        ("bias", &config.bias, is_word(&config.bias, "none")),
+        ("use_rslora", &config.use_rslora, is_off(&config.use_rslora)),
+        ("use_dora", &config.use_dora, is_off(&config.use_dora)),
+        ("fan_in_fan_out", &config.fan_in_fan_out, is_off(&config.fan_in_fan_out)),
+        ("rank_pattern", &config.rank_pattern, is_off(&config.rank_pattern)),
+        ("alpha_pattern", &config.alpha_pattern, is_off(&config.alpha_pattern)),
+        ("modules_to_save", &config.modules_to_save, is_off(&config.modules_to_save)),
+    ];
+    all.into_iter().find(|(.., is_ours)| !is_ours).map(|(key, value, _)| (key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(lora: &Lora, config: &str) -> Result<Lora, String> {
+        let config = serde_json::from_str(config).map_err(|error| error.to_string())?;
+        super::filled(lora, &config, Path::new("a/adapter_config.json"))
+            .map_err(|error| error.to_string())
+    }
+
+    /// What `ddprun checkpoint export --peft` writes for adapters of rank 4.
+    const EXPORTED: &str = r#"{"peft_type": "LORA", "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": null, "r": 4, "lora_alpha": 8.5, "lora_dropout": 0.1,
+        "target_modules": ["v_proj", "q_proj"], "bias": "none", "fan_in_fan_out": false,
+        "inference_mode": true}"#;
+
+    #[test]
+    fn keys_that_are_not_given_come_from_what_was_exported() {
+        let lora = filled(&Lora::default(), EXPORTED).unwrap();
+        assert_eq!((lora.r, lora.alpha, lora.dropout), (Some(4), Some(8.5), Some(0.1)));
+        assert_eq!(lora.targets, Some(vec!["v_proj".to_owned(), "q_proj".to_owned()]));
+        // The order of layers, and dropout, are the user's.
+        let given = Lora {
+            r: Some(4),
+            dropout: Some(0.5),
+            targets: Some(vec!["q_proj".to_owned(), "v_proj".to_owned()]),
+            ..Lora::default()
+        };
+        assert_eq!(filled(&given, EXPORTED).unwrap().dropout, given.dropout);
+    }
+
+    #[test]
+    fn keys_that_differ_are_refused_with_both_values() {
+        let check = |lora: Lora, expected: &str| {
+            assert_eq!(filled(&lora, EXPORTED).unwrap_err(), expected);
+        };
+        let has = "but `a/adapter_config.json` has";
+        let r = Lora { r: Some(8), ..Lora::default() };
+        check(r, &format!("`model.lora.r` is 8, {has} 4"));
+        let alpha = Lora { alpha: Some(16.0), ..Lora::default() };
+        check(alpha, &format!("`model.lora.alpha` is 16, {has} 8.5"));
+        let targets = Lora { targets: Some(vec!["q_proj".to_owned()]), ..Lora::default() };
+        let both = "[\"v_proj\", \"q_proj\"]";
+        check(targets, &format!("`model.lora.targets` is [\"q_proj\"], {has} {both}"));
+    }
+
+    #[test]
+    fn what_is_computed_differently_is_refused_by_its_key() {
+        for (more, says) in [
+            (r#""use_dora": true"#, "`use_dora` = true"),
+            (r#""rank_pattern": {"q_proj": 2}"#, "`rank_pattern`"),
+            (r#""bias": "all""#, "`bias` = \"all\""),
+            (
+                r#""init_lora_weights": "pissa_niter_16""#,
+                "`init_lora_weights` = \"pissa_niter_16\"",
+            ),
+            (r#""init_lora_weights": "olora""#, "`init_lora_weights` = \"olora\""),
+            (r#""alora_invocation_tokens": [7, 8]"#, "`alora_invocation_tokens` = [7,8]"),
+            (r#""peft_type": "IA3""#, "`peft_type` = \"IA3\""),
+        ] {
+            let config = format!(
+                "{{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\"], {more}}}"
+            );
+            let error = filled(&Lora::default(), &config).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        for init in ["true", "false", "null", "\"gaussian\""] {
+            let config =
+                EXPORTED.replace("\"bias\"", &format!("\"init_lora_weights\": {init}, \"bias\""));
+            assert!(filled(&Lora::default(), &config).is_ok(), "{init}");
+        }
+        let all = r#"{"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
+        let error = filled(&Lora::default(), all).unwrap_err();
+        assert!(error.contains("`target_modules` = \"all-linear\""), "{error}");
+        assert!(filled(&Lora::default(), "{}").unwrap_err().contains("missing field `r`"));
+    }
+}

@@ -1,0 +1,63 @@
+//! Gradients -> new parameters: update rules, learning-rate schedules, clipping, averages of the
+//! weights.
+//!
+//! Everything here works on plain `f32` slices and does the same on every rank. The gradients that
+//! come in are sums over all ranks; the update turns them into means as it reads them.
+//!
+//! Each update rule is a file of its own: its options, what it keeps, and what it does to an
+//! element. So is each scheduler: its options, and the rate after so many intervals.
+//!
+//! ```
+//! use ddprun::config::kind::Choice;
+//! use ddprun::optim::{Adam, Optimizers};
+//!
+//! let adam = Optimizers::default().build(&Choice::of(&Adam::default())).unwrap();
+//! assert_eq!(adam.state(), ["exp_avg", "exp_avg_sq"]);
+//! ```
+
+mod adafactor;
+mod adagrad;
+mod adam;
+mod adamw;
+mod adan;
+mod block;
+mod clip;
+mod lamb;
+mod lion;
+mod lookahead;
+mod muon;
+mod nadam;
+mod optimizer;
+mod rmsprop;
+mod scheduler;
+mod sgd;
+mod state;
+mod swa;
+mod update;
+mod registered;
+
+pub use adafactor::Adafactor;
+pub use adagrad::Adagrad;
+pub use adam::Adam;
+pub use adamw::AdamW;
+pub use adan::Adan;
+pub use block::{Block, follow_values, lerp};
+pub use clip::{
+    GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
+};
+pub use lamb::Lamb;
+pub use lion::Lion;
+pub use lookahead::lookahead_share;
+pub use muon::{AdjustLr, Muon};
+pub use nadam::NAdam;
+pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
+pub use rmsprop::RmsProp;
+pub use scheduler::{
+    Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, OneCycleLr, Plateau,
+    Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr,
+    describe_schedule, schedule, scheduler_facts,
+};
+pub use sgd::Sgd;
+pub use state::{NamedTensor, ParameterState};
+pub use swa::{swa_lr, swa_share};
+pub use update::{Part, Update};

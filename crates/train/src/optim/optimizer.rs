@@ -1,0 +1,108 @@
+//! The family of update rules.
+
+use std::fmt::Debug;
+
+use crate::config::kind::{Choice, Kind};
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
+use crate::optim::Block;
+use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
+use crate::registry::{Family, Registry, Takes};
+
+/// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
+pub trait Optimizer: Debug + Send + Sync {
+    /// Names of its state tensors: what is kept of each parameter between steps, in its shape. They
+    /// begin as zeros. Checkpoints have them under these names, which should be those of PyTorch's
+    /// state dict.
+    fn state(&self) -> Vec<&'static str>;
+
+    /// What it does otherwise with matrices than with all else, if it does.
+    fn matrices(&self) -> Option<Matrices> {
+        None
+    }
+
+    /// Whether an element's step depends on others of its tensor: a block is then a whole
+    /// parameter.
+    fn takes_whole_tensors(&self) -> bool {
+        false
+    }
+
+    /// Coefficient of the weight decay.
+    fn weight_decay(&self) -> f64;
+
+    /// The option that a schedule of momentum moves, if the rule has one.
+    fn momentum(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Makes one step: by [`Block::each`], or [`Block::each_with_state`] with the state tensors.
+    fn update(&self, block: &mut Block<'_>, step: &Step);
+
+    /// Whether it has a kernel for GPUs. Without one, gradients are copied to the CPU and new
+    /// values back.
+    fn has_gpu_kernel(&self) -> bool {
+        false
+    }
+
+    /// The numbers of its kernel for a step, if it has one.
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let _ = step;
+        None
+    }
+}
+
+/// The numbers of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Learning rate.
+    pub lr: f64,
+    /// Weight decay of this parameter: zero where it is exempt.
+    pub weight_decay: f64,
+    /// Which update of the parameter this is, from 1.
+    pub count: u64,
+    /// What replaces the option of [`Optimizer::momentum`], where a schedule moves it.
+    pub momentum: Option<f64>,
+}
+
+impl Step {
+    /// The momentum of this step where the option is `own`; a schedule does not move one of zero.
+    pub(super) fn momentum_or(&self, own: f64) -> f64 {
+        if own == 0.0 { own } else { self.momentum.unwrap_or(own) }
+    }
+}
+
+/// `[optimizer]`
+#[derive(Debug)]
+pub enum OptimizerFamily {}
+
+impl Family for OptimizerFamily {
+    const TABLE: &'static str = "optimizer";
+    const NOUN: &'static str = "optimizer";
+    type Object = dyn Optimizer;
+}
+
+impl<K: Kind + Optimizer> Takes<K> for OptimizerFamily {
+    fn boxed(kind: K) -> Box<dyn Optimizer> {
+        Box::new(kind)
+    }
+}
+
+/// Update rules that a program knows.
+pub type Optimizers = Registry<OptimizerFamily>;
+
+/// What planning needs to know of a rule.
+pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {
+    OptimizerFacts {
+        state: rule.state().into_iter().map(str::to_owned).collect(),
+        matrices: rule.matrices(),
+        weight_decay: rule.weight_decay(),
+        momentum: rule.momentum().map(str::to_owned),
+        has_gpu_kernel: rule.has_gpu_kernel(),
+    }
+}
+
+/// The plan of `rule` at the learning rate `lr`, which does not depend on the batch size.
+pub fn plan<K: Kind + Optimizer>(rule: &K, lr: f64) -> OptimizerPlan {
+    OptimizerPlan::new(Choice::of(rule), facts(rule), lr)
+}

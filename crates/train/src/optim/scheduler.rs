@@ -1,0 +1,178 @@
+//! The family of schedulers: learning rate as a function of the step. It is pure, so that a resumed
+//! run needs no state of a scheduler but the plateau's. A step whose update is skipped (fp16)
+//! counts like any other: the rate of step n is what the plan says for step n. Epochs become steps
+//! in `plan::schedule`.
+
+mod constant;
+mod cosine;
+mod exponential;
+mod multi_step;
+mod noam;
+mod one_cycle;
+mod plateau;
+mod step;
+
+use std::f64::consts::PI;
+use std::fmt::Debug;
+
+use crate::config::kind::{Choice, Kind};
+use crate::plan::{Mode, SchedulePlan, SchedulerFacts, Span, Unfit};
+use crate::registry::{Family, Registry, Takes, Unbuildable};
+
+pub use constant::Constant;
+pub use cosine::CosineAnnealingLr;
+pub use exponential::ExponentialLr;
+pub use multi_step::MultiStepLr;
+pub use noam::NoamAnnealing;
+pub use one_cycle::OneCycleLr;
+pub use plateau::{Plateau, ReduceLrOnPlateau};
+pub use step::StepLr;
+
+/// Learning rate over time, after the linear warm-up that all schedulers share.
+pub trait Scheduler: Debug + Send + Sync {
+    /// Learning rate after `t` intervals.
+    fn lr(&self, t: u64, span: &Span) -> f64;
+
+    /// The line of `ddprun plan`, without what all schedulers share: "cosine over 50 epochs to 0".
+    fn describe(&self, span: &Span) -> String;
+
+    /// Whether it can fill `span`.
+    fn fits(&self, span: &Span) -> Result<(), Unfit> {
+        let _ = span;
+        Ok(())
+    }
+
+    /// The rate up to which a warm-up rises.
+    fn warmup_target(&self, span: &Span) -> f64 {
+        span.lr
+    }
+
+    /// Whether it moves by steps, whatever `scheduler.interval` says.
+    fn moves_by_steps(&self) -> bool {
+        false
+    }
+
+    /// Whether the warm-up is a part of it: its intervals are then counted from the first step.
+    fn has_own_warmup(&self) -> bool {
+        false
+    }
+
+    /// Lowest and highest momentum, if it moves that as well.
+    fn momentum_range(&self) -> Option<[f64; 2]> {
+        None
+    }
+
+    /// Momentum (or Adam's first beta) after `t` intervals, if it moves that as well.
+    fn momentum(&self, t: u64, span: &Span) -> Option<f64> {
+        let _ = (t, span);
+        None
+    }
+
+    /// The metric that it watches, if it does.
+    fn monitor(&self) -> Option<&str> {
+        None
+    }
+
+    /// Takes the value of its metric at one more evaluation; `better` is what suits the metric.
+    fn observe(&self, plateau: &mut Plateau, value: f64, better: Mode) {
+        let _ = (plateau, value, better);
+    }
+}
+
+/// `[scheduler]`
+#[derive(Debug)]
+pub enum SchedulerFamily {}
+
+impl Family for SchedulerFamily {
+    const TABLE: &'static str = "scheduler";
+    const NOUN: &'static str = "scheduler";
+    type Object = dyn Scheduler;
+}
+
+impl<K: Kind + Scheduler> Takes<K> for SchedulerFamily {
+    fn boxed(kind: K) -> Box<dyn Scheduler> {
+        Box::new(kind)
+    }
+}
+
+/// Schedulers that a program knows.
+pub type Schedulers = Registry<SchedulerFamily>;
+
+/// What planning needs to know of a scheduler.
+pub fn scheduler_facts(schedulers: &Schedulers, rule: &Choice) -> Result<SchedulerFacts, String> {
+    let scheduler = schedulers.build(rule).map_err(|error| error.to_string())?;
+    Ok(SchedulerFacts {
+        moves_by_steps: scheduler.moves_by_steps(),
+        has_own_warmup: scheduler.has_own_warmup(),
+        momentum: scheduler.momentum_range(),
+    })
+}
+
+/// What a scheduler does in `span`, in words.
+pub fn describe_schedule(
+    schedulers: &Schedulers,
+    rule: &Choice,
+    span: &Span,
+) -> Result<String, Unfit> {
+    let unknown = |error: Unbuildable| Unfit { key: "name", what: error.to_string(), help: None };
+    let scheduler = schedulers.build(rule).map_err(unknown)?;
+    scheduler.fits(span).map(|()| scheduler.describe(span))
+}
+
+/// The plan of `scheduler` in a run of `steps` steps, moving at each of them, without a warm-up.
+pub fn schedule<K: Kind + Scheduler>(scheduler: &K, steps: u64) -> SchedulePlan {
+    SchedulePlan::by_steps(Choice::of(scheduler), Some(steps))
+}
+
+/// A scheduler bound to its run and its peak learning rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule<'a> {
+    scheduler: &'a dyn Scheduler,
+    plan: &'a SchedulePlan,
+    span: Span,
+}
+
+/// What the optimizer uses in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum (or Adam's first beta), where the schedule moves it.
+    pub momentum: Option<f64>,
+}
+
+impl<'a> Schedule<'a> {
+    /// The schedule of `plan` with (scaled) learning rate `lr`.
+    pub fn new(scheduler: &'a dyn Scheduler, plan: &'a SchedulePlan, lr: f64) -> Self {
+        Self { scheduler, plan, span: plan.span(lr) }
+    }
+
+    /// The rates of the step after `done` finished steps: the warm-up's, then the scheduler's.
+    pub fn rates(&self, done: u64, plateau: &Plateau) -> Rates {
+        let Self { scheduler, plan, span } = self;
+        let warmup = if scheduler.has_own_warmup() { 0 } else { plan.warmup_steps };
+        let t = done.saturating_sub(warmup) / plan.interval.max(1);
+        let momentum = scheduler.momentum(t, span);
+        let lr = if done < warmup {
+            let start = plan.warmup_start_factor;
+            let factor = start + (1.0 - start) * done as f64 / warmup as f64;
+            scheduler.warmup_target(span) * factor
+        } else {
+            scheduler.lr(t, span)
+        };
+        Rates { lr: lr * plateau.scale(), momentum }
+    }
+}
+
+/// `gamma^n`: a rate of 0 stays 0, and one that rises for ever stays finite.
+fn power(gamma: f64, n: u64) -> f64 {
+    gamma.powi(i32::try_from(n).unwrap_or(i32::MAX)).min(f64::MAX)
+}
+
+/// Half a cosine: `from` at 0, `to` at 1.
+fn anneal(from: f64, to: f64, share: f64) -> f64 {
+    to + (from - to) / 2.0 * (1.0 + (PI * share).cos())
+}
+
+#[cfg(test)]
+mod tests;
