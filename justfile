@@ -34,7 +34,7 @@ test *args:
 failpoints:
     cargo test --locked --test cli -- failpoints
     cargo test --locked --test cli -- --ignored strace --nocapture
-    cargo test --locked -p ddprun-host --lib failpoint
+    cargo test --locked --workspace --lib failpoint
 
 # The tests that `just test` leaves out because they take minutes: starved ranks, memory over 100,000 steps, disks that end
 # at any byte, a kill at each system call, forged messages by the million, a job of several turns under Slurm's shortest limit. Then an
