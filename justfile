@@ -133,12 +133,13 @@ report *run:
 # Benchmarks; `just bench -- --save-baseline before`, then `just bench -- --baseline before`.
 [group('measure')]
 bench *args:
-    cargo bench --locked "$@"
+    cargo bench --locked -p candle-train "$@"
+    cargo bench --locked -p ddprun-benches "$@"
 
 # ddprun against PyTorch, in alternating pairs: `PYTHON=/venv/bin/python just bench-peers mlp allreduce`; all without a name.
 [group('measure')]
 bench-peers *names:
-    cargo bench --locked --bench peers -- pairs "$@"
+    cargo bench --locked -p ddprun-benches --bench peers -- pairs "$@"
 
 # Vectorised loops of `ops` that the compiler left scalar.
 [group('measure')]
@@ -157,7 +158,7 @@ gpu-pack:
     build=(--locked --features cuda --message-format=json)
     cp "$(cargo build "${build[@]}" --release --bin ddprun | executable /ddprun)" target/gpu/ddprun
     cp "$(cargo test "${build[@]}" --release --no-run --test gpu | executable /gpu-)" target/gpu/gpu-tests
-    cp "$(cargo bench "${build[@]}" --no-run --bench gpu | executable /gpu-)" target/gpu/gpu-bench
+    cp "$(cargo bench "${build[@]}" -p ddprun-benches --no-run --bench gpu | executable /gpu-)" target/gpu/gpu-bench
     strip target/gpu/{ddprun,gpu-tests,gpu-bench}
     cp benches/gpu.sh target/gpu/run.sh
     cp benches/gpu_profile.cpp target/gpu/
@@ -181,7 +182,7 @@ package *args:
     out=target/package
     rm -rf "$out" ddprun.data
     trap 'rm -rf ddprun.data' EXIT
-    maturin build --release --out "$out" "$@"
+    maturin build --profile dist --out "$out" "$@"
     # The program that was built writes its own man pages and completions, and the second wheel holds them.
     program="$out/ddprun" share=ddprun.data/data/share
     python3 -c 'import sys, zipfile as z; w = z.ZipFile(sys.argv[1]); sys.stdout.buffer.write(w.read(next(n for n in w.namelist() if n.endswith("scripts/ddprun"))))' "$out"/*.whl > "$program"
@@ -191,7 +192,7 @@ package *args:
     "$program" completions bash > "$share/bash-completion/completions/ddprun"
     "$program" completions zsh > "$share/zsh/site-functions/_ddprun"
     "$program" completions fish > "$share/fish/vendor_completions.d/ddprun.fish"
-    maturin build --release --out "$out" "$@"
+    maturin build --profile dist --out "$out" "$@"
     name="ddprun-$("$program" --version | cut -d' ' -f2)-$(rustc -vV | sed -n 's/^host: //p')"
     mkdir -p "$out/$name/bin"
     mv "$program" "$out/$name/bin/"

@@ -1,9 +1,9 @@
 //! Latency and bandwidth of the collectives between processes; one JSON line per figure.
 //!
 //! ```text
-//! cargo bench --bench collectives [-- --ranks 2]    in shared memory
-//! cargo bench --bench collectives -- --tcp          two ranks over loopback, plain and encrypted
-//! cargo bench --bench collectives -- --small --ranks 64    what every step calls beside gradients
+//! cargo bench -p ddprun-benches --bench collectives [-- --ranks 2]    in shared memory
+//! cargo bench -p ddprun-benches --bench collectives -- --tcp          two ranks over loopback, plain and encrypted
+//! cargo bench -p ddprun-benches --bench collectives -- --small --ranks 64    what every step calls beside gradients
 //! ```
 //!
 //! `cpu_us` is processor time of rank 0 per call, which more ranks than cores do not lengthen.

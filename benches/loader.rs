@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_TOP_PAD_=67108864 \
-//!     cargo bench --bench loader -- --json crop jpegs/train 0 5
+//!     cargo bench -p ddprun-benches --bench loader -- --json crop jpegs/train 0 5
 //! ```
 //!
 //! `crop`: decode, `RandomResizedCrop(224)`, flip, normalise; `rand_augment`: the same with

@@ -2,8 +2,8 @@
 //! the latter in which only one of them works.
 //!
 //! ```text
-//! cargo bench --bench models                        a row of a Markdown table for each model
-//! cargo bench --bench models -- gpt resnet18 --bf16
+//! cargo bench -p ddprun-benches --bench models                        a row of a Markdown table for each model
+//! cargo bench -p ddprun-benches --bench models -- gpt resnet18 --bf16
 //! ```
 //!
 //! A step is the engine's: forward, loss, backward, update. Samples are in memory. Each number of

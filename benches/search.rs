@@ -2,8 +2,8 @@
 //! seeds, beside Optuna's.
 //!
 //! ```text
-//! cargo bench --bench search                              ours
-//! PYTHON=/venv/bin/python cargo bench --bench search      and Optuna's, by benches/peers/bench_tpe.py
+//! cargo bench -p ddprun-benches --bench search                              ours
+//! PYTHON=/venv/bin/python cargo bench -p ddprun-benches --bench search      and Optuna's, by benches/peers/bench_tpe.py
 //! ```
 #![expect(
     clippy::expect_used,
@@ -179,7 +179,7 @@ fn spread(mut found: Vec<f64>) -> String {
 /// Optuna's least values by (function, sampler); empty without `PYTHON`.
 fn optuna() -> BTreeMap<(String, String), Vec<f64>> {
     let Some(python) = std::env::var_os("PYTHON") else { return BTreeMap::new() };
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/bench_tpe.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/bench_tpe.py");
     let output = Command::new(python).arg(script).output().expect("PYTHON runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

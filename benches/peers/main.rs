@@ -2,10 +2,10 @@
 //! the usual way in.
 //!
 //! ```text
-//! PYTHON=/venv/bin/python cargo bench --bench peers -- \
+//! PYTHON=/venv/bin/python cargo bench -p ddprun-benches --bench peers -- \
 //!     pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2] [--dtype bf16]               both sides
-//! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--dtype bf16]      our side alone
-//! cargo bench --bench peers -- list
+//! cargo bench -p ddprun-benches --bench peers -- train NAME [--ranks 2] [--threads 1] [--dtype bf16]      our side alone
+//! cargo bench -p ddprun-benches --bench peers -- list
 //! ```
 //!
 //! `list` names what can be compared. PyTorch's programs lie beside this file. Both sides run real

@@ -39,8 +39,8 @@ impl Python {
         let interpreter = std::env::var_os("PYTHON").map(PathBuf::from);
         let interpreter = interpreter.expect("PYTHON names a Python that has torch");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let programs = root.join("benches/peers");
-        let scratch = root.join("target/peers");
+        let programs = root.join("peers");
+        let scratch = root.join("../target/peers");
         std::fs::create_dir_all(&scratch).expect("a folder to write in");
         Self { interpreter, programs, scratch, allocator: allocator() }
     }

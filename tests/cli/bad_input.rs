@@ -81,7 +81,7 @@ fn a_misspelt_key_is_shown_with_its_line_and_the_right_name() {
     let lab = Lab::new();
     lab.write("small.toml", BASE.replace("lr = 1e-3", "lrr = 1e-3"));
     let line = BASE.lines().position(|line| line.starts_with("lr =")).unwrap() + 1;
-    let place = format!("[small.toml:{line}:1]");
+    let place = format!("small.toml:{line}:1");
     let ended = refuses(&lab, &["small.toml"]);
     ended.says(&["`optimizer.lrr`", &place, "^^^", "did you mean `lr`?", "nothing was started"]);
 }

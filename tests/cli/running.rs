@@ -125,7 +125,7 @@ impl Ended {
 
 /// The words of a page, however its lines are broken.
 pub(crate) fn flowing(page: &str) -> String {
-    page.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn pid_of(pid: u32) -> Pid {

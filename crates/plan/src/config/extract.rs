@@ -336,7 +336,7 @@ fn samples(layers: &[Layer], vocabulary: &Vocabulary) -> Option<Modality> {
 
 /// Bytes of the first line of `span`.
 fn first_line(layer: &Layer, span: &std::ops::Range<usize>) -> usize {
-    let text = layer.text.inner().get(span.clone()).unwrap_or_default();
+    let text = layer.text.text.get(span.clone()).unwrap_or_default();
     text.find('\n').unwrap_or(text.len()).max(1)
 }
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
-use miette::NamedSource;
 use serde::Serialize;
 
 use crate::config::keys::dotted;
-use crate::config::problem::Problem;
+use crate::config::problem::{NamedText, Problem};
 use crate::config::schema::Experiment;
 use crate::config::spans::{self, KeySpan, Path};
 use crate::config::table;
@@ -53,13 +52,13 @@ pub(crate) struct Layer {
     pub(crate) source: Source,
     pub(crate) dict: Dict,
     pub(crate) places: BTreeMap<Path, KeySpan>,
-    pub(crate) text: Arc<NamedSource<String>>,
+    pub(crate) text: Arc<NamedText>,
 }
 
 impl Layer {
     /// The built-in defaults.
     pub(crate) fn defaults() -> Self {
-        let text = Arc::new(NamedSource::new(Source::Defaults.to_string(), String::new()));
+        let text = Arc::new(NamedText::new(Source::Defaults.to_string(), String::new()));
         let (dict, places) = (table::defaults::<Experiment>(), BTreeMap::new());
         Self { source: Source::Defaults, dict, places, text }
     }
@@ -67,7 +66,7 @@ impl Layer {
     /// A whole TOML text, and what of it is not TOML.
     pub(crate) fn document(source: Source, text: String) -> (Self, Vec<Problem>) {
         let read = spans::document(&text);
-        let text = Arc::new(NamedSource::new(source.to_string(), text));
+        let text = Arc::new(NamedText::new(source.to_string(), text));
         let layer = Self { source, dict: read.dict, places: read.places, text };
         let problems = layer.unreadable(read.errors);
         (layer, problems)
@@ -76,7 +75,7 @@ impl Layer {
     /// Problems of a text that is not TOML; at most ten, since one slip has many consequences.
     pub(crate) fn unreadable(&self, errors: Vec<(String, std::ops::Range<usize>)>) -> Vec<Problem> {
         let problem = |(what, span): (String, std::ops::Range<usize>)| {
-            let byte = |at: usize| self.text.inner().as_bytes().get(at).copied().unwrap_or(b' ');
+            let byte = |at: usize| self.text.text.as_bytes().get(at).copied().unwrap_or(b' ');
             let is_behind = byte(span.start) == b',' && what.contains("expected newline");
             let around = [byte(span.start.wrapping_sub(1)), byte(span.start + 1)];
             let help = if around.iter().all(u8::is_ascii_digit) {
@@ -84,7 +83,7 @@ impl Layer {
             } else {
                 "remove the comma"
             };
-            let rest = self.text.inner().get(span.start..).unwrap_or_default();
+            let rest = self.text.text.get(span.start..).unwrap_or_default();
             let is_null = ["null", "None", "nil"].iter().any(|word| rest.starts_with(word));
             let problem = Problem::new("", what).at(&self.text, span, 0);
             if is_null {

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use figment::providers::Env;
 use figment::value::{Dict, Value};
-use miette::NamedSource;
 
 use crate::config::layer::{Layer, Source};
-use crate::config::problem::Problem;
+use crate::config::problem::{NamedText, Problem};
 use crate::config::spans::{self, KeySpan, Path};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
@@ -91,7 +90,7 @@ fn apart(key: &str, value: &str) -> Problem {
     let text = format!("{key} {value}");
     let source = Source::CommandLine(text.clone());
     let whole = 0..text.len();
-    let file = Arc::new(NamedSource::new(source.to_string(), text));
+    let file = Arc::new(NamedText::new(source.to_string(), text));
     Problem::new("", format!("`{key}` and its value must be one word, with `=` between them"))
         .at(&file, whole, 0)
         .help(format!("write `{key}={value}`"))
@@ -105,14 +104,14 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
     let key_end = assignment_sign(body).unwrap_or(body.len());
     let segments = segments(&body[..key_end], start);
     let refuse = |what: &str, help: &str| {
-        let file = Arc::new(NamedSource::new(source.to_string(), text.to_owned()));
+        let file = Arc::new(NamedText::new(source.to_string(), text.to_owned()));
         Err(Problem::new("", what).at(&file, 0..text.len(), 0).help(help))
     };
     if segments.iter().any(|(segment, _)| segment.is_empty()) {
         return refuse("names no key", "write `key=value`, such as `train.epochs=3`");
     }
     if let Some(list) = list_of(&body[..key_end]) {
-        let file = Arc::new(NamedSource::new(source.to_string(), text.to_owned()));
+        let file = Arc::new(NamedText::new(source.to_string(), text.to_owned()));
         return Err(Problem::new(&body[..key_end], "a list can only be replaced whole")
             .at(&file, start..start + key_end, 0)
             .help(format!("write `{list}=[...]` with all of its entries")));
@@ -167,7 +166,7 @@ fn segments(dotted: &str, offset: usize) -> Vec<(String, Range<usize>)> {
 fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]) -> (Path, Layer) {
     let mut path = Path::new();
     let name = source.to_string();
-    let text = Arc::new(NamedSource::new(name, text));
+    let text = Arc::new(NamedText::new(name, text));
     let mut layer = Layer { source, dict: Dict::new(), places: Places::new(), text };
     for (segment, span) in segments {
         path.push(segment.clone());
@@ -420,7 +419,7 @@ mod tests {
         assert_eq!(set(asked), spans::document("train.batch_size = 64").dict);
         let Ok(Asked::Set(layer)) = variable("train__batch_size", "[1, 2]") else { panic!() };
         let place = &layer.places[&["train", "batch_size"].map(str::to_owned).to_vec()];
-        assert_eq!(&layer.text.inner()[place.key.clone()], "BATCH_SIZE");
-        assert_eq!(&layer.text.inner()[place.value.clone()], "[1, 2]");
+        assert_eq!(&layer.text.text[place.key.clone()], "BATCH_SIZE");
+        assert_eq!(&layer.text.text[place.value.clone()], "[1, 2]");
     }
 }

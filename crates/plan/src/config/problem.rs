@@ -1,34 +1,60 @@
-//! What is wrong with an experiment, drawn on the text that says it. The only home of miette's
-//! types beside `main`.
+//! What is wrong with an experiment, drawn on the text that says it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, SourceSpan};
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use thiserror::Error;
 
 use crate::config::layer::Source;
 use crate::terminal::{escape, mask, message};
 
 /// Columns that a page needs beside a headline, and beside a remedy.
-const HEADLINE: usize = 6;
-const HELP: usize = 10;
+const HEADLINE: usize = 8;
+const HELP: usize = 14;
+
+/// A text in which something may be wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedText {
+    /// What messages call it: its path, or "command line".
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+impl NamedText {
+    pub(crate) fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// The lines that hold the bytes `span` and one on either side: the number of the first, and
+    /// where they begin and end.
+    fn lines_around(&self, span: &Range<usize>) -> (usize, Range<usize>) {
+        let text = self.text.as_bytes();
+        let line_start =
+            |at: usize| text[..at].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let line_end = |at: usize| {
+            text[at..].iter().position(|b| *b == b'\n').map_or(text.len(), |more| at + more)
+        };
+        let first = line_start(span.start.min(text.len()));
+        let last = line_end(span.end.clamp(first, text.len()));
+        let start = line_start(first.saturating_sub(1));
+        let end = if last == text.len() { last } else { line_end(last + 1) };
+        (self.text[..start].matches('\n').count() + 1, start..end)
+    }
+}
 
 /// One thing that is wrong: key, reason, place, remedy.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<Parts>);
 
 /// Boxed, because a problem travels in the `Err` of small results.
-#[derive(Clone, Debug, Error, Diagnostic)]
-#[error("{}", headline(key, what))]
+#[derive(Clone, Debug)]
 struct Parts {
     key: String,
     what: String,
-    #[source_code]
-    file: Option<Arc<NamedSource<String>>>,
-    #[label]
-    place: Option<SourceSpan>,
-    #[help]
+    /// The text, and the bytes of it that are wrong.
+    place: Option<(Arc<NamedText>, Range<usize>)>,
     help: Option<String>,
     order: usize,
 }
@@ -42,7 +68,7 @@ impl Problem {
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
         let order = usize::MAX;
-        Self(Box::new(Parts { key, what, file: None, place: None, help: None, order }))
+        Self(Box::new(Parts { key, what, place: None, help: None, order }))
     }
 
     /// The same problem with a remedy.
@@ -54,14 +80,8 @@ impl Problem {
 
     /// The same problem with its place: bytes `span` of `file`, where `order` sorts texts.
     #[must_use]
-    pub(crate) fn at(
-        mut self,
-        file: &Arc<NamedSource<String>>,
-        span: std::ops::Range<usize>,
-        order: usize,
-    ) -> Self {
-        self.0.file = Some(Arc::clone(file));
-        self.0.place = Some(span.into());
+    pub(crate) fn at(mut self, file: &Arc<NamedText>, span: Range<usize>, order: usize) -> Self {
+        self.0.place = Some((Arc::clone(file), span));
         self.0.order = order;
         self
     }
@@ -69,10 +89,8 @@ impl Problem {
     /// A problem of the word `index` of a command line.
     pub fn of_word(words: &[String], index: usize, what: impl Into<String>) -> Self {
         let start = words[..index].iter().map(|word| word.len() + 1).sum::<usize>();
-        let text = Arc::new(NamedSource::new(
-            Source::CommandLine(String::new()).to_string(),
-            words.join(" "),
-        ));
+        let name = Source::CommandLine(String::new()).to_string();
+        let text = Arc::new(NamedText::new(name, words.join(" ")));
         Self::new("", what).at(&text, start..start + words[index].len(), 0)
     }
 
@@ -105,41 +123,48 @@ impl Problem {
 
     /// As [`Problem::line`], and the column in it, in characters from 1.
     pub fn place(&self) -> Option<(&str, usize, usize)> {
-        let (file, place) = (self.0.file.as_ref()?, self.0.place?);
-        let before = file.inner().get(..place.offset())?;
+        let (file, span) = self.0.place.as_ref()?;
+        let before = file.text.get(..span.start)?;
         let in_line = before.rsplit('\n').next().unwrap_or_default();
-        Some((file.name(), before.matches('\n').count() + 1, in_line.chars().count() + 1))
+        Some((&file.name, before.matches('\n').count() + 1, in_line.chars().count() + 1))
     }
 
-    /// The same problem without anything that would act on a terminal: experiments come from
-    /// others, too. Its sentences are in lines that fit.
-    fn shown(&self, width: usize) -> Self {
-        let Parts { key, what, file, place, help, order } = self.0.as_ref();
-        let masked = |file: &Arc<NamedSource<String>>| {
-            Arc::new(NamedSource::new(escape(file.name()), mask(file.inner()).into_owned()))
-        };
+    /// The problem with its lines, a caret and a remedy, without anything that would act on a
+    /// terminal: experiments come from others, too. Its sentences are in lines that fit.
+    fn drawn(&self, painter: &Renderer, width: usize) -> String {
+        let Parts { key, what, place, help, .. } = self.0.as_ref();
         let what = message(&escape(&headline(key, what)), width.saturating_sub(HEADLINE));
-        let key = String::new();
-        let help = help.as_ref().map(|help| message(&escape(help), width.saturating_sub(HELP)));
-        let (file, place, order) = (file.as_ref().map(masked), *place, *order);
-        Self(Box::new(Parts { key, what, file, place, help, order }))
+        let snippet = place.as_ref().map(|(file, span)| {
+            let (first, lines) = file.lines_around(span);
+            let marked =
+                span.start.saturating_sub(lines.start)..span.end.saturating_sub(lines.start);
+            Snippet::source(mask(&file.text[lines]).into_owned())
+                .line_start(first)
+                .path(escape(&file.name).into_owned())
+                .fold(false)
+                .annotation(AnnotationKind::Primary.span(marked))
+        });
+        let help = help
+            .as_ref()
+            .map(|help| Level::HELP.message(message(&escape(help), width.saturating_sub(HELP))));
+        painter.render(&[Level::ERROR.primary_title(what).elements(snippet).elements(help)])
     }
 
     /// The override that is wrong, `key=value`; `None` if it is something else.
     pub(crate) fn word(&self) -> Option<&str> {
-        let file = self.0.file.as_ref()?;
-        let is_word = file.name() == Source::CommandLine(String::new()).to_string();
-        is_word.then(|| file.inner().as_str())
+        let (file, _) = self.0.place.as_ref()?;
+        let is_word = file.name == Source::CommandLine(String::new()).to_string();
+        is_word.then_some(&file.text)
     }
 
     fn sort_key(&self) -> (usize, usize) {
-        (self.0.order, self.0.place.map_or(0, |place| place.offset()))
+        (self.0.order, self.0.place.as_ref().map_or(0, |(_, span)| span.start))
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.write_str(&headline(&self.0.key, &self.0.what))
     }
 }
 
@@ -170,21 +195,10 @@ impl Problems {
     /// The page for the terminal: each problem with its lines, a caret and a remedy, at most
     /// `width` columns where text can be wrapped. The last line counts them.
     pub fn page(&self, color: bool, width: usize) -> String {
-        let mut theme =
-            if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
-        theme.characters.underline = '^';
-        let painter =
-            GraphicalReportHandler::new_themed(theme).with_wrap_lines(false).with_context_lines(1);
-        let mut page = String::new();
-        for problem in self.0.iter().map(|problem| problem.shown(width)) {
-            // A `String` does not refuse to be written to, so a failure here can only cut the page
-            // short.
-            if painter.render_report(&mut page, problem.0.as_ref()).is_err() {
-                page.push_str(&problem.to_string());
-            }
-            page.push('\n');
-        }
-        page + &self.count() + "; nothing was started\n"
+        let painter = if color { Renderer::styled() } else { Renderer::plain() };
+        let painter = painter.term_width(width);
+        let problems = self.0.iter().map(|problem| problem.drawn(&painter, width) + "\n\n");
+        problems.collect::<String>() + &self.count() + "; nothing was started\n"
     }
 
     fn count(&self) -> String {

@@ -3,10 +3,12 @@
 //! was stopped.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
+use signal_hook::{SigId, flag, low_level};
 
 use crate::user_error::ExitCode;
 
@@ -36,13 +38,20 @@ struct Early {
     stage: Stage,
     /// Those that wait.
     arrived: Vec<Kind>,
+    /// What each signal sets as it arrives: the thread that reads them may be late.
+    flags: Vec<(Kind, SigId, Arc<AtomicBool>)>,
     /// The command that starts what was made.
     remedy: Option<String>,
     say: fn(&str),
 }
 
-static EARLY: Mutex<Early> =
-    Mutex::new(Early { stage: Stage::Idle, arrived: Vec::new(), remedy: None, say: |_| () });
+static EARLY: Mutex<Early> = Mutex::new(Early {
+    stage: Stage::Idle,
+    arrived: Vec::new(),
+    flags: Vec::new(),
+    remedy: None,
+    say: |_| (),
+});
 
 fn early() -> MutexGuard<'static, Early> {
     EARLY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,11 +63,17 @@ fn early() -> MutexGuard<'static, Early> {
 ///
 /// The system has no thread or descriptor left; signals then end the process without a word.
 pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::Result<()> {
-    let mut signals = Signals::new(signals)?;
+    let all: Vec<i32> = signals.collect();
+    let mut signals = Signals::new(&all)?;
+    for signal in all {
+        let flag = Arc::new(AtomicBool::new(false));
+        let id = flag::register(signal, Arc::clone(&flag))?;
+        early().flags.push((kind_of(signal), id, flag));
+    }
     (early().stage, early().say) = (Stage::Ending, say);
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            let kind = if signal == SIGINT { Kind::Interruption } else { Kind::Preemption };
+            let kind = kind_of(signal);
             let mut early = early();
             match early.stage {
                 Stage::Ending => early.end(kind),
@@ -68,6 +83,10 @@ pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::R
         }
     })?;
     Ok(())
+}
+
+fn kind_of(signal: i32) -> Kind {
+    if signal == SIGINT { Kind::Interruption } else { Kind::Preemption }
 }
 
 impl Early {
@@ -121,12 +140,22 @@ impl Drop for Uninterrupted {
     }
 }
 
-/// Says that a run or a sweep listens from now on; whether such a signal has arrived before.
+/// Says that a run or a sweep listens from now on; whether such a signal has arrived before, also
+/// one that nobody has read yet.
 pub(super) fn take_over(kind: Kind) -> bool {
     let mut early = early();
     early.stage = match early.stage {
         Stage::Idle => Stage::Idle,
         _ => Stage::Over,
     };
-    early.arrived.contains(&kind)
+    let mut has_arrived = early.arrived.contains(&kind);
+    early.flags.retain(|(other, id, flag)| {
+        let is_other = *other != kind;
+        if !is_other {
+            low_level::unregister(*id);
+            has_arrived |= flag.load(Ordering::SeqCst);
+        }
+        is_other
+    });
+    has_arrived
 }

@@ -37,7 +37,7 @@ pub(crate) struct RankDevice {
 impl RankDevice {
     /// Opens the device of `rank`.
     #[cfg(feature = "cuda")]
-    pub fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
+    pub(crate) fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
         if let Some(folder) = files::user_cache() {
             keep_kernels_in(folder.join("kernels"));
         }

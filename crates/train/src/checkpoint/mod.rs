@@ -37,14 +37,14 @@ pub use load::average;
 pub use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
 pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
 pub use load::{restore_newest_part, restore_part};
-pub use manifest::{Damage, Manifest};
+pub use manifest::{Damage, Manifest, parse};
 pub use pin::{PIN, held, hold, pin};
 pub use save::name;
 pub use save::{Destination, save};
 pub use tensors::Tensor;
 pub use tensors::tensors;
 #[cfg(any(test, feature = "fuzzing"))]
-pub use {manifest::parse, manifest::sealed_anew, tensors::header_of};
+pub use {manifest::sealed_anew, tensors::header_of};
 
 use std::path::PathBuf;
 

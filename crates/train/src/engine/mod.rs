@@ -109,7 +109,6 @@ use std::sync::Arc;
 
 pub use crate::event::Stop;
 pub use averaged_model::swap_averages;
-#[cfg(feature = "cuda")]
 pub use batch_to_device::DeviceTensors;
 pub use clock::Clock;
 pub use early_stopping::EarlyStopping;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::npy::NpzTensors;
 use candle_core::{DType, Tensor};
@@ -10,6 +10,7 @@ use candle_core::{DType, Tensor};
 use crate::error::Error;
 use crate::sources::control::episodes::{Episodes, not_finite, opened};
 use crate::sources::control::images::{Camera, Frames};
+use crate::sources::control::reader::TrajectoryReader;
 
 /// Names of the arrays, the first that is there counts.
 const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
@@ -21,25 +22,37 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 /// beyond 10,000.
 const MAX_HEADER_BYTES: u32 = 1 << 16;
 
-/// Reads all episodes of `path`, and the images of `cameras`.
-pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-    let arrays = Arrays::open(path)?;
-    let observations = arrays.rows(&OBSERVATIONS)?;
-    let actions = arrays.rows(&ACTIONS)?;
-    let steps = observations.len();
-    if steps != actions.len() || steps == 0 {
-        let what = format!("it has {steps} observations but {} actions", actions.len());
-        return Err(arrays.format(what));
-    }
-    let ends = arrays.ends(steps)?;
-    let cameras =
-        cameras.iter().map(|name| arrays.camera(name, steps)).collect::<Result<_, _>>()?;
-    Ok(Episodes { observations, actions, cameras, ends })
-}
+/// Arrays of an npz file.
+pub(super) struct Npz;
 
-/// Arrays of the file at `path` that may be images.
-pub(super) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
-    Ok(Arrays::open(path)?.cameras())
+impl TrajectoryReader for Npz {
+    /// Whatever no other form is, so that it is refused in words.
+    fn reads(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn episodes(&self, path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
+        let arrays = Arrays::open(path)?;
+        let observations = arrays.rows(&OBSERVATIONS)?;
+        let actions = arrays.rows(&ACTIONS)?;
+        let steps = observations.len();
+        if steps != actions.len() || steps == 0 {
+            let what = format!("it has {steps} observations but {} actions", actions.len());
+            return Err(arrays.format(what));
+        }
+        let ends = arrays.ends(steps)?;
+        let cameras =
+            cameras.iter().map(|name| arrays.camera(name, steps)).collect::<Result<_, _>>()?;
+        Ok(Episodes { observations, actions, cameras, ends })
+    }
+
+    fn cameras(&self, path: &Path) -> Result<Vec<String>, Error> {
+        Ok(Arrays::open(path)?.cameras())
+    }
+
+    fn files(&self, path: &Path, _: &[String]) -> Result<[Vec<PathBuf>; 2], Error> {
+        Ok([vec![path.to_owned()], Vec::new()])
+    }
 }
 
 struct Arrays<'a> {

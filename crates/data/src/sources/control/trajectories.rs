@@ -10,7 +10,7 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
 use crate::inputs::{Inputs, Predicting};
 use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
-use crate::sources::control::{parquet, windows};
+use crate::sources::control::windows;
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
 
 /// recorded observations and actions; the next actions are predicted.
@@ -94,8 +94,7 @@ impl DataSource for Trajectories {
         if !self.file.is_dir() {
             return Ok(vec![Files::one(NAME, &self.file)]);
         }
-        let paths = parquet::listed(&self.file)?;
-        let images = parquet::listed_images(&self.file, &self.cameras)?;
+        let [paths, images] = windows::reader_of(&self.file).files(&self.file, &self.cameras)?;
         let mut files = vec![Files { by_contents: true, ..Files::many(NAME, &self.file, paths) }];
         if !images.is_empty() {
             files.push(Files::many("images", &self.file, images));

@@ -19,19 +19,27 @@ use crate::rng::Key;
 use crate::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, scaled};
 use crate::sources::control::episodes::Episodes;
 use crate::sources::control::images::{Camera, Frames, described};
-use crate::sources::control::{npz, parquet, pixel_stats};
+use crate::sources::control::npz::Npz;
+use crate::sources::control::parquet::Parquet;
+use crate::sources::control::pixel_stats;
+use crate::sources::control::reader::TrajectoryReader;
 use crate::sources::holdout::{Parts, Places};
 use crate::sources::source::{Reading, Survey};
 use crate::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 use crate::units::Bytes;
 use crate::{Dataset, Splits, Target};
 
+/// Forms of stored trajectories, the first that has a file reads it.
+const READERS: [&dyn TrajectoryReader; 2] = [&Parquet, &Npz];
+
+/// What reads the file or folder `path`.
+pub(super) fn reader_of(path: &Path) -> &'static dyn TrajectoryReader {
+    READERS.into_iter().find(|reader| reader.reads(path)).unwrap_or(&Npz)
+}
+
 fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
     match from {
-        Behaviour::Recorded { file, cameras } if parquet::is_parquet(file) => {
-            parquet::read(file, cameras)
-        }
-        Behaviour::Recorded { file, cameras } => npz::read(file, cameras),
+        Behaviour::Recorded { file, cameras } => reader_of(file).episodes(file, cameras),
         Behaviour::PushTLike { episodes, seed, image_size } => {
             Ok(generated(*episodes, *seed, *image_size))
         }
@@ -40,7 +48,7 @@ fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
 
 /// Cameras whose images can be read beside the numbers of the file or folder `path`.
 pub fn cameras(path: &Path) -> Result<Vec<String>, Error> {
-    if parquet::is_parquet(path) { parquet::cameras(path) } else { npz::cameras(path) }
+    reader_of(path).cameras(path)
 }
 
 fn generated(n: usize, seed: u64, image_size: Option<usize>) -> Episodes {

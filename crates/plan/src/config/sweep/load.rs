@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use figment::value::{Dict, Value};
-use miette::NamedSource;
 
 use crate::config::check::{FOLDER_NAME, is_folder_name};
 use crate::config::keys::path_of;
@@ -14,7 +13,7 @@ use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
-use crate::config::problem::{Problem, Problems};
+use crate::config::problem::{NamedText, Problem, Problems};
 use crate::config::reader::{Reader, join};
 use crate::config::schema::Mode;
 use crate::config::spans::KeySpan;
@@ -150,7 +149,7 @@ fn overruled(word: &str) -> Option<Problem> {
     let (key, key_at, ..) = split(word).filter(|(key, ..)| *key == DEVICES)?;
     let (_, help) = checks::RESERVED.iter().find(|(name, _)| *name == key)?;
     let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
     Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
 }
 
@@ -168,7 +167,7 @@ fn misplaced(word: &str) -> Option<Problem> {
     }
     let help = format!("did you mean `sweep.{}`?", &word[key_at.start..]);
     let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
     Some(Problem::new(key, "is not a key of an experiment").at(&text, key_at, 1).help(help))
 }
 
@@ -192,7 +191,7 @@ fn spellings(word: &str) -> [Vec<String>; 2] {
 fn space(word: &str) -> Result<Option<Layer>, Problem> {
     let Some((key, key_at, value, value_at)) = split(word) else { return Ok(None) };
     let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
     if let Some((what, help)) = hydra::unknown_function(value) {
         return Err(Problem::new(key, what).at(&text, value_at, 1).help(help));
     }

@@ -101,7 +101,7 @@ fn each_data_set_says_what_it_can_hold_back() {
 fn a_slip_is_underlined() {
     let text = with("val_dir = \"data/val\"", "val_dir = \"data/val\"\nval_fraction = 0.2");
     assert!(
-        page(&text, &[]).contains("val_fraction = 0.2\n    ·                ^^^"),
+        page(&text, &[]).contains("val_fraction = 0.2\n   |                ^^^"),
         "{}",
         page(&text, &[])
     );

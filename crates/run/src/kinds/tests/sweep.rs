@@ -193,13 +193,13 @@ fn a_value_is_blamed_on_its_own_parameter_however_many_others_there_are() {
 #[test]
 fn of_a_list_on_the_command_line_the_wrong_value_is_underlined() {
     let check = |word: &str, place: &str, what: &str| {
-        refused(BASE, &[word], 0, &[&format!("command line:1:{place}"), what, "1 problem;"]);
+        refused(BASE, &[word], 0, &[&format!("command line:1:{place}\n"), what, "1 problem;"]);
     };
-    check("optimizer.lr=0.1,-1", "18]", "not -1.0");
-    check("optimizer.lr= choice(0.1, -1)", "27]", "not -1.0");
-    check("optimizer.name=sgd,sgdd", "20]", "did you mean `sgd`?");
-    check("train.batch_size=8,8,4", "20]", "is listed twice");
-    check("optimizer.lr=interval(2,1)", "23]", "must be less than `max`");
+    check("optimizer.lr=0.1,-1", "18", "not -1.0");
+    check("optimizer.lr= choice(0.1, -1)", "27", "not -1.0");
+    check("optimizer.name=sgd,sgdd", "20", "did you mean `sgd`?");
+    check("train.batch_size=8,8,4", "20", "is listed twice");
+    check("optimizer.lr=interval(2,1)", "23", "must be less than `max`");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_number_that_is_not_finite_is_refused_wherever_it_is_written() {
     refused(&file("", "\"optimizer.lr\" = [0.1, inf]"), &[], 6, &["`optimizer.lr`", inf]);
     refused(&file("", "\"optimizer.lr\" = { values = [nan] }"), &[], 6, &["not NaN"]);
     refused(&file("", "\"optimizer.betas\" = [[0.9, -inf]]"), &[], 6, &["not -inf"]);
-    refused(BASE, &["optimizer.lr=nan,0.1"], 0, &["command line:1:14]", "not NaN", "1 problem;"]);
+    refused(BASE, &["optimizer.lr=nan,0.1"], 0, &["command line:1:14\n", "not NaN", "1 problem;"]);
     refused(BASE, &["optimizer.lr=choice(0.1,inf)"], 0, &[inf]);
     refused(BASE, &["model.hidden=[8],[inf]"], 0, &[inf]);
     refused(BASE, &["train.batch_size=4,8", "optimizer.lr=inf"], 0, &["from 0 to 1e6"]);

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::sources::control::episodes::Episodes;
 use crate::sources::control::images::Camera;
-use crate::sources::control::parquet::images::{Numbers, images, seen};
+use crate::sources::control::parquet::images::{Numbers, images, listed as listed_images, seen};
 use crate::sources::control::parquet::table::{EXPECTED, Table};
+use crate::sources::control::reader::TrajectoryReader;
 use crate::walk::files_below;
 
 /// Names of the columns, the first that is there counts.
@@ -23,8 +24,29 @@ const FRAME: &str = "frame_index";
 const MAX_FILES: usize = 1 << 20;
 const MAX_DEPTH: usize = 8;
 
+/// Columns of a parquet file, or of a folder of such, as `LeRobot` writes them.
+pub(in crate::sources::control) struct Parquet;
+
+impl TrajectoryReader for Parquet {
+    fn reads(&self, path: &Path) -> bool {
+        is_parquet(path)
+    }
+
+    fn episodes(&self, path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
+        read(path, cameras)
+    }
+
+    fn cameras(&self, path: &Path) -> Result<Vec<String>, Error> {
+        cameras(path)
+    }
+
+    fn files(&self, path: &Path, cameras: &[String]) -> Result<[Vec<PathBuf>; 2], Error> {
+        Ok([listed(path)?, listed_images(path, cameras)?])
+    }
+}
+
 /// Whether `path` is a folder, or a parquet file by its name or its first bytes.
-pub(crate) fn is_parquet(path: &Path) -> bool {
+fn is_parquet(path: &Path) -> bool {
     let begins = || -> io::Result<bool> {
         let mut first = [0; 4];
         io::Read::read_exact(&mut crate::read::open(path)?, &mut first)?;
@@ -37,7 +59,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 
 /// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
 /// images of `cameras`.
-pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
+fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let files = tables(path)?;
     let root = root(path);
     let mut joined = Joined::default();
@@ -51,7 +73,7 @@ pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
 }
 
 /// Cameras of which the first table of a file or folder holds images, or files lie beside it.
-pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
+fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     let first = tables(path)?.swap_remove(0);
     Ok(seen(&Table::open(&first)?, root(path)))
 }
@@ -181,7 +203,7 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
 
 /// The parquet files below `folder`, or below its folder `data`: beside that, a data set of
 /// `LeRobot` has tables of other things.
-pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };
     let is_parquet = |file: &Result<PathBuf, Error>| {

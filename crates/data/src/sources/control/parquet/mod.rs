@@ -8,5 +8,4 @@ mod table;
 mod images;
 mod files;
 
-pub(super) use files::{cameras, is_parquet, listed, read};
-pub(super) use images::listed as listed_images;
+pub(super) use files::Parquet;
