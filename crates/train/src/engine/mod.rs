@@ -70,7 +70,7 @@
 //! assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
 //! ```
 
-mod averaged_model;
+mod averaging;
 #[cfg(any(feature = "cuda", test))]
 mod graph_capture;
 mod clock;
@@ -88,7 +88,6 @@ mod shard_group;
 mod clip;
 mod early_stopping;
 mod freezing;
-mod lookahead;
 mod batch_to_device;
 mod pass;
 mod profile_pass;
@@ -100,7 +99,6 @@ mod start;
 mod state;
 mod step;
 mod straggler;
-mod swa;
 mod update;
 mod vote;
 
@@ -108,7 +106,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use crate::event::Stop;
-pub use averaged_model::swap_averages;
+pub use averaging::swap_averages;
 pub use batch_to_device::DeviceTensors;
 pub use clock::Clock;
 pub use early_stopping::EarlyStopping;
@@ -131,7 +129,7 @@ use crate::metric::Metric;
 use crate::model::Model;
 use crate::nn::Params;
 use crate::ops::GradientSink;
-use crate::optim::{Optimizer, ParameterState, Rates, Schedule, Scheduler, swa_lr};
+use crate::optim::{Optimizer, ParameterState, Rates, Schedule, Scheduler};
 use crate::plan::Plan;
 use ownership::Ownership;
 use rank_consistency::Compared;
@@ -304,9 +302,9 @@ impl Engine {
         let plan = &self.plan;
         let done = self.state.step;
         let rates = |done| self.schedule().rates(done, &self.state.plateau);
-        let averaging = plan
-            .swa
-            .and_then(|swa| swa_lr(&swa, done, plan.length.steps_per_epoch, rates(swa.start).lr));
+        let averaging = plan.swa.and_then(|swa| {
+            averaging::swa_lr(&swa, done, plan.length.steps_per_epoch, rates(swa.start).lr)
+        });
         Rates { lr: averaging.unwrap_or(rates(done).lr), ..rates(done) }
     }
 

@@ -24,7 +24,6 @@ mod block;
 mod clip;
 mod lamb;
 mod lion;
-mod lookahead;
 mod muon;
 mod nadam;
 mod optimizer;
@@ -32,7 +31,6 @@ mod rmsprop;
 mod scheduler;
 mod sgd;
 mod state;
-mod swa;
 mod update;
 mod registered;
 
@@ -47,7 +45,6 @@ pub use clip::{
 };
 pub use lamb::Lamb;
 pub use lion::Lion;
-pub use lookahead::lookahead_share;
 pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
@@ -59,5 +56,4 @@ pub use scheduler::{
 };
 pub use sgd::Sgd;
 pub use state::{NamedTensor, ParameterState};
-pub use swa::{swa_lr, swa_share};
 pub use update::{Part, Update};

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Result, Tensor};
 
 use crate::collective::{Collective, Segment};
-use crate::engine::averaged_model::averaged_vars;
+use crate::engine::averaging::averaged_vars;
 use crate::engine::error::Error;
 use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::Reducer;

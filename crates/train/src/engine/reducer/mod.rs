@@ -16,7 +16,7 @@ pub(super) use gpu::{GpuReducer, Held, Marks};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::averaged_model::{average_buffers, averaged_vars, swap_averages};
+use crate::engine::averaging::{average_buffers, averaged_vars, swap_averages};
 use crate::engine::error::Error;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;

@@ -4,11 +4,16 @@
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.
 
+mod lookahead;
+mod swa;
+
 use candle_core::{Result, Var};
 
 use crate::engine::{Engine, Error, TrainState};
 use crate::nn::{Buffer, Param, Params, change_all, change_values};
 use crate::optim::{ParameterState, Update};
+
+pub(super) use swa::swa_lr;
 
 /// What so many states are kept of: parameters, then, if there are as many, moving buffers.
 pub(super) fn averaged_vars(params: &Params, n_states: usize) -> Result<Vec<&Var>> {

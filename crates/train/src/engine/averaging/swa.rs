@@ -6,6 +6,7 @@
 //! shards, each by its passes: the same bits at any world size. One shard gives PyTorch's numbers.
 
 use std::collections::BTreeMap;
+use std::f64::consts::PI;
 
 use candle_core::{Result, Tensor};
 
@@ -20,14 +21,15 @@ use crate::event::{Phase, Stop};
 use crate::failpoint;
 use crate::nn::{Buffer, ForwardContext, Mode, Params, Track, change_values};
 use crate::ops::BatchGroup;
-use crate::optim::{follow_values, swa_share};
+use crate::optim::follow_values;
+use crate::plan::{AnnealStrategy, SwaPlan, SwaRate};
 
 /// Values of all moving buffers, in registration order.
 type Values = Vec<Vec<f32>>;
 
 impl Engine {
     /// Lets the weights after a step join the average, where they are due.
-    pub(super) fn average_weights(&mut self) -> std::result::Result<(), Error> {
+    pub(in crate::engine) fn average_weights(&mut self) -> std::result::Result<(), Error> {
         let (Some(plan), Some(mut swa)) = (self.plan.swa, self.state.swa) else { return Ok(()) };
         let step = self.state.step;
         // More steps were asked for than there were when it was complete.
@@ -35,7 +37,7 @@ impl Engine {
         if plan.is_due(step, self.plan.length.steps_per_epoch) {
             self.bring_home()?;
             swa.averaged += 1;
-            let moved = self.join_average(swa_share(swa.averaged) as f32);
+            let moved = self.join_average(share(swa.averaged) as f32);
             moved.map_err(|source| Error::Tensor { phase: "averaged", step, source })?;
         }
         self.state.swa = Some(swa);
@@ -289,4 +291,28 @@ fn put(params: &Params, values: &Values) -> Result<()> {
         let var = buffer.var()?;
         var.set(&Tensor::from_slice(values, buffer.shape(), var.device())?)
     })
+}
+
+/// Share of the weights in the plain average that they are the `count`-th to join (from 1).
+fn share(count: u64) -> f64 {
+    1.0 / count.max(1) as f64
+}
+
+/// The learning rate of the step after `done` finished ones, as `torch.optim.swa_utils.SWALR` has
+/// it: `from` is the schedule's at the start of the averaging. `None` before it, and where the
+/// schedule goes on.
+pub(in crate::engine) fn swa_lr(
+    plan: &SwaPlan,
+    done: u64,
+    steps_per_epoch: u64,
+    from: f64,
+) -> Option<f64> {
+    let SwaRate { lr, anneal_epochs, anneal_strategy } = plan.rate?;
+    let epochs = done.checked_sub(plan.start)? / steps_per_epoch.max(1);
+    let t = if anneal_epochs == 0 { 1.0 } else { epochs as f64 / anneal_epochs as f64 }.min(1.0);
+    let alpha = match anneal_strategy {
+        AnnealStrategy::Cos => (1.0 - (PI * t).cos()) / 2.0,
+        AnnealStrategy::Linear => t,
+    };
+    Some(lr * alpha + from * (1.0 - alpha))
 }
