@@ -22,7 +22,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ddprun::internals::collective::{self, Collective, Segment};
+use ddprun::internals::collective::{self, Collective, GradientBuffer};
 use ddprun::internals::transport;
 use ddprun::plan::Mapping;
 use ddprun::units::{Bytes, Rank, WorldSize};
@@ -140,7 +140,7 @@ fn run(rank: Rank, world: WorldSize) {
     measure(&group, "shm_barrier", 0, &mut || group.barrier().expect("all"));
 }
 
-fn all_reduce(group: &Arc<dyn Collective>, bytes: usize, segment: &mut Segment) {
+fn all_reduce(group: &Arc<dyn Collective>, bytes: usize, segment: &mut GradientBuffer) {
     segment.fill(1e-30);
     measure(group, "shm_all_reduce", bytes, &mut || group.all_reduce(segment).expect("all"));
 }

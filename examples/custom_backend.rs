@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ddprun::collective::{Backend, Collective, Error, JoiningRank, Segment, tree_sum};
+use ddprun::collective::{Backend, Collective, Error, GradientBuffer, JoiningRank, tree_sum};
 use ddprun::config::kind::Kind;
 use ddprun::kinds::Kinds;
 use ddprun::plan::{BackendFacts, SharedMemory};
@@ -74,11 +74,11 @@ impl Collective for Files {
         self.control.world_size()
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
-        Ok(lengths.iter().enumerate().map(|(index, &n)| Segment::new(index, n)).collect())
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
+        Ok(lengths.iter().enumerate().map(|(index, &n)| GradientBuffer::new(index, n)).collect())
     }
 
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         let file = |rank: u32| self.folder.join(rank.to_string());
         let bytes: Vec<u8> = segment.iter().flat_map(|value| value.to_le_bytes()).collect();
         fs::write(file(self.rank().0), bytes).map_err(|error| failed(&error))?;

@@ -17,7 +17,7 @@ use ddprun::config::kind::{Kind, Modality, Offer};
 use ddprun::data::{self, DataSource, Dataset, Reading, SampleError, Splits, Target};
 use ddprun::kinds::Kinds;
 use ddprun::loss::Loss;
-use ddprun::metric::{Kept, Metric};
+use ddprun::metric::{Metric, MetricState};
 use ddprun::plan::{Measurable, Mode, Targets};
 use ddprun::rng::{Key, Purpose};
 use schemars::JsonSchema;
@@ -156,9 +156,9 @@ impl Metric for Confidence {
             .then(|| "is a classification metric, but the loss is a regression loss".to_owned())
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         let probabilities = log_probability(outputs, targets)?.exp()?.to_vec1::<f32>()?;
-        Ok(Kept::of_samples(&probabilities.into_iter().map(f64::from).collect::<Vec<_>>()))
+        Ok(MetricState::of_samples(&probabilities.into_iter().map(f64::from).collect::<Vec<_>>()))
     }
 }
 

@@ -12,7 +12,7 @@ pub mod checkpoint {
 /// Sums over ranks.
 pub mod collective {
     pub use crate::collective::{
-        Collective, Error, Op, Segment, alone, compressed, open_shm, tree_sum,
+        Collective, Error, GradientBuffer, Op, alone, compressed, open_shm, tree_sum,
     };
 
     use std::net::TcpStream;

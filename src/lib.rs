@@ -1,7 +1,7 @@
 //! ddprun: one TOML file in, one distributed data-parallel training run out.
 //!
-//! Data flows forward through the modules below, and a module uses only modules declared above it
-//! (`tests/layering.rs` holds us to it). Reading order = dependency order = the flow of data.
+//! Data flows forward through the packages below and the modules of each, and a module uses only
+//! modules declared above it (`tests/layering.rs` holds us to it).
 //!
 //! ```text
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...

@@ -12,7 +12,7 @@ use crate::cli::{answer, progress_bar};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::rank_env::{self, Foreign};
-use crate::predict::{self, Format, Job, Said};
+use crate::predict::{self, Format, Job, Progress};
 use crate::record::{self, is_json, json_line, to_stderr};
 use crate::runs::{self, Meant, RUN, chosen, find_sweep, meant};
 use crate::sweep;
@@ -198,18 +198,18 @@ fn is_named(word: &str) -> bool {
         || runs::find_run(Path::new(runs::LOGS), Some(word)).is_ok()
 }
 
-fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {
+fn show(bar: &ProgressBar, said: Progress<'_>, is_heard: bool) {
     match said {
-        Said::Began { items, done } => {
+        Progress::Began { items, done } => {
             if done > 0 && is_heard {
                 to_stderr(&format!("continuing: {done} of {items} inputs are done"));
             }
             bar.set_length(items as u64);
             bar.set_position(done as u64);
         }
-        Said::Done(n) => bar.inc(n as u64),
-        Said::Noted(note) if is_heard => to_stderr(&format!("warning: {note}")),
-        Said::Noted(_) => {}
+        Progress::Done(n) => bar.inc(n as u64),
+        Progress::Noted(note) if is_heard => to_stderr(&format!("warning: {note}")),
+        Progress::Noted(_) => {}
     }
 }
 

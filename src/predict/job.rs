@@ -56,7 +56,7 @@ pub(crate) struct Job<'a> {
 
 /// What a job says while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said<'a> {
+pub(crate) enum Progress<'a> {
     /// So many items are to be predicted, of which so many were done by an earlier start.
     Began { items: usize, done: usize },
     /// So many more are done.
@@ -74,12 +74,12 @@ pub(crate) enum Said<'a> {
 pub(crate) fn run(
     job: &Job<'_>,
     stream: &mut (dyn Write + Send),
-    said: &(dyn Fn(Said<'_>) + Sync),
+    said: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<Option<Ended>, Error> {
     let format = job.out.map_or(Ok(job.form), |(path, _)| format_of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
-    inputs.notes.iter().for_each(|note| said(Said::Noted(note)));
+    inputs.notes.iter().for_each(|note| said(Progress::Noted(note)));
     let form = Form::of(job.plan, &inputs, job.top)?;
     let parts = parts(&inputs, job.plan.val_batch_size.count());
     let work = Work { job, inputs: &inputs, form: &form, parts: &parts, said };
@@ -117,7 +117,7 @@ struct Work<'a> {
     inputs: &'a Inputs,
     form: &'a Form,
     parts: &'a [Range<usize>],
-    said: &'a (dyn Fn(Said<'_>) + Sync),
+    said: &'a (dyn Fn(Progress<'_>) + Sync),
 }
 
 /// Rows that are written in the order of their parts.
@@ -219,7 +219,7 @@ impl Work<'_> {
     fn begin(&self, open: &[usize]) {
         let left: usize = open.iter().map(|&at| self.parts[at].len()).sum();
         let items = self.inputs.items.len();
-        (self.said)(Said::Began { items, done: items - left });
+        (self.said)(Progress::Began { items, done: items - left });
     }
 
     /// Does this rank's share of the parts, then those of ranks that are gone, until all are done.
@@ -279,7 +279,7 @@ impl Work<'_> {
                     let items = self.parts[at].clone();
                     let n = items.len();
                     keep(at, predictor.part(self.inputs, items, self.form)?)?;
-                    (self.said)(Said::Done(n));
+                    (self.said)(Progress::Done(n));
                 }
                 Ok(())
             };

@@ -35,6 +35,6 @@ mod job;
 pub(crate) use ended::Ended;
 pub use error::Error;
 pub(crate) use format::Format;
-pub(crate) use job::{Job, Said, run};
+pub(crate) use job::{Job, Progress, run};
 pub use predictor::{Predictions, Predictor};
 pub use row::{Column, ColumnType, Row, Value};

@@ -71,10 +71,10 @@ pub use images::decode::has_more_than_8_bits;
 pub use images::orientation::Exif;
 pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
 pub use json::object as json_object;
-pub use pipeline::{Odds, audit, loader, sampler};
+pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use preprocessing::{image_processor, preprocessing, text_files};
 pub use read::table as read_table;
-pub use sources::control::Sight;
+pub use sources::control::CameraTransform;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
     DataSources, DateFeature, DateFormats, Features, Files, FrequencyAlias, HandleUnknown,

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::pipeline::sampler::EpochOrder;
     use crate::pipeline::sampler::tests::{batch, data};
-    use crate::pipeline::weighted_sampling::Odds;
+    use crate::pipeline::weighted_sampling::SampleWeights;
     use crate::plan::{MixupMode, Sampler};
     use crate::units::{Rank, WorldSize};
 
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn what_is_drawn_again_is_augmented_anew_and_mixed_alike_in_passes_of_any_size() {
         // Each of two samples is often its own neighbour.
-        let odds = Odds::new([1.0, 1.0].into_iter());
+        let odds = SampleWeights::new([1.0, 1.0].into_iter());
         let drawn = |size, mixup| -> Vec<(u32, Vec<f32>)> {
             let rows = epoch_of(size, mixup, |order| order.drawn(&odds, 5, 3)).into_iter();
             rows.map(|(sample, values, _)| (sample, values)).collect()

@@ -9,4 +9,4 @@ mod mixup;
 mod collate;
 pub mod loader;
 
-pub use weighted_sampling::Odds;
+pub use weighted_sampling::SampleWeights;

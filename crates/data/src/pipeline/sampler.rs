@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::pipeline::mersenne;
-use crate::pipeline::weighted_sampling::Odds;
+use crate::pipeline::weighted_sampling::SampleWeights;
 use crate::plan::{BatchPlan, DataPlan, Sampler};
 use crate::rng::{self, Key, Purpose};
 use crate::units::{BatchSize, Rank, WorldSize};
@@ -87,7 +87,7 @@ impl EpochOrder {
     /// follows from the seed, the epoch and i alone. Of a sample that is drawn again there is
     /// another copy, so that it is augmented anew.
     #[must_use]
-    pub fn drawn(mut self, odds: &Odds, seed: u64, epoch: u64) -> Self {
+    pub fn drawn(mut self, odds: &SampleWeights, seed: u64, epoch: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
         self.order = (0..self.order.len() as u64).map(|i| odds.draw(key.uniform(i))).collect();
         self.copies = times_before(&self.order);
@@ -385,7 +385,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_sample_that_is_drawn_again_is_another_copy_at_any_world_size() {
-        let odds = Odds::new([1.0, 0.0, 40.0].into_iter().chain([1.0; 20]));
+        let odds = SampleWeights::new([1.0, 0.0, 40.0].into_iter().chain([1.0; 20]));
         let drawn = |world: u32| {
             let world = WorldSize::new(world).unwrap();
             let plan = data(23, Sampler::Weighted, true, false);

@@ -6,9 +6,9 @@ use crate::plan::{DataPlan, Sampler};
 
 /// Sums of the weights of the samples up to each one.
 #[derive(Clone, Debug)]
-pub struct Odds(Vec<f64>);
+pub struct SampleWeights(Vec<f64>);
 
-impl Odds {
+impl SampleWeights {
     /// As planned; `None` where nothing is drawn. With "balanced" a sample weighs 1 / (samples of
     /// its class), with "weighted" what its class weighs.
     pub fn of(plan: &DataPlan, dataset: &dyn Dataset) -> Option<Self> {
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn samples_come_as_often_as_they_weigh_and_never_without_weight() {
         let weights = [0.0, 3.0, 1.0, 0.0, 4.0, 0.0];
-        let odds = Odds::new(weights.into_iter());
+        let odds = SampleWeights::new(weights.into_iter());
         let key = Key::new(7, Purpose::Shuffle, 0, 1);
         let n = 80_000;
         let mut times = [0u32; 6];

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data::{self, Asked, Dataset, Fingerprint, Odds, Splits};
+use crate::data::{self, Asked, Dataset, Fingerprint, SampleWeights, Splits};
 use crate::engine::{self, Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started, Unfinished};
 use crate::files;
@@ -24,7 +24,7 @@ use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::first_weights::whiten;
 use crate::worker::rank_logger::{Listener, LoggerSettings, RankLogger};
-use crate::worker::rollout::{Eyes, Simulation, simulated};
+use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 
@@ -93,8 +93,8 @@ pub(crate) fn build_run(
     };
     let now = Clock::start();
     let spent_before = engine.state().time_spent();
-    let odds = Odds::of(&plan.data, splits.train.as_ref());
-    let eyes = Eyes::of(&plan, &kinds.transforms)?;
+    let odds = SampleWeights::of(&plan.data, splits.train.as_ref());
+    let eyes = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
     let mut run = RankRun {
         plan,
         rank,
@@ -342,7 +342,7 @@ pub(crate) fn evaluate(
     let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
     let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
     let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
-    let eyes = Eyes::of(&plan, &kinds.transforms)?;
+    let eyes = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
     let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
     measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::data::Dataset;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::metric::{
-    ERRORS, Errors, Kept, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes,
+    ERRORS, Errors, MetricState, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes,
     of_targets,
 };
 use crate::plan::{Plan, TargetColumn};
@@ -119,7 +119,7 @@ fn unquoted(name: &str) -> String {
 }
 
 /// Of each number that has a name.
-fn by_target(plan: &Plan, kept: &Kept) -> Vec<TargetDetails> {
+fn by_target(plan: &Plan, kept: &MetricState) -> Vec<TargetDetails> {
     let columns = plan.data.target_columns.iter().zip(of_targets(kept));
     let details = |(column, errors): (&TargetColumn, Errors)| TargetDetails {
         target: column.name.clone(),
@@ -130,9 +130,13 @@ fn by_target(plan: &Plan, kept: &Kept) -> Vec<TargetDetails> {
     columns.map(details).collect()
 }
 
-fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Vec<ClassDetails> {
+fn by_class(
+    names: &[String],
+    outcomes: &[Outcome],
+    scores: Option<&MetricState>,
+) -> Vec<ClassDetails> {
     let ranked = |value: fn(&[(f32, bool)]) -> Option<f64>| match scores {
-        Some(Kept::Scores(scores)) => scores.of_classes(value),
+        Some(MetricState::Scores(scores)) => scores.of_classes(value),
         _ => Vec::new(),
     };
     let aurocs = ranked(auroc);
@@ -153,8 +157,8 @@ fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Ve
     names.iter().enumerate().map(details).collect()
 }
 
-fn confusion(kept: &Kept, classes: usize) -> Vec<Vec<u64>> {
-    let Kept::Counts(pairs) = kept else { return Vec::new() };
+fn confusion(kept: &MetricState, classes: usize) -> Vec<Vec<u64>> {
+    let MetricState::Counts(pairs) = kept else { return Vec::new() };
     let count = |label, answer| pairs.get(&[label as u32, answer as u32]).copied().unwrap_or(0);
     (0..classes).map(|label| (0..classes).map(|answer| count(label, answer)).collect()).collect()
 }

@@ -30,7 +30,7 @@ pub use failure::Error;
 
 use crate::checkpoint;
 use crate::collective::Collective;
-use crate::data::{DataSource, Odds, Splits};
+use crate::data::{DataSource, SampleWeights, Splits};
 use crate::engine::{Clock, Engine, Split};
 use crate::event::Event;
 use crate::failpoint;
@@ -44,7 +44,7 @@ use device::GroupHandles;
 pub use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 pub(crate) use rank_logger::Listener;
 use rank_logger::RankLogger;
-use rollout::Eyes;
+use rollout::ObservationPreprocessor;
 pub use rollout::{Episode, Transition, simulated};
 pub use sample::Sampling;
 pub use test::Measured;
@@ -64,9 +64,9 @@ pub(crate) struct RankRun {
     source: Box<dyn DataSource>,
     splits: Splits,
     /// Of a policy.
-    eyes: Option<Eyes>,
+    eyes: Option<ObservationPreprocessor>,
     /// Of training samples that are drawn.
-    odds: Option<Odds>,
+    odds: Option<SampleWeights>,
     /// Rank 0's.
     writer: Option<checkpoint::Writer>,
     logger: RankLogger,
@@ -82,7 +82,7 @@ pub(crate) struct RankRun {
 }
 
 /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
-pub(crate) struct Wishes {
+pub(crate) struct StopRequests {
     link: Arc<Link>,
     /// Of this start.
     clock: Clock,
@@ -90,7 +90,7 @@ pub(crate) struct Wishes {
     left: Option<Duration>,
 }
 
-impl Wishes {
+impl StopRequests {
     /// The strongest of them.
     pub(crate) fn now(&self) -> Option<Stop> {
         let is_late = |left: Duration| self.clock.seconds() >= left.as_secs_f64();
@@ -259,10 +259,10 @@ impl RankRun {
         self.link.progress(self.engine.state().step, Phase::Reducing);
     }
 
-    fn wishes(&self) -> Wishes {
+    fn wishes(&self) -> StopRequests {
         let left = |budget: Duration| budget.saturating_sub(self.spent_before);
         let left = self.plan.length.time.filter(|_| self.rank.is_first()).map(left);
-        Wishes { link: self.link.clone(), clock: self.clock, left }
+        StopRequests { link: self.link.clone(), clock: self.clock, left }
     }
 
     /// Time of this start and of those before it, up to their checkpoints, as far as `train.time`

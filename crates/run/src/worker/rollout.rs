@@ -4,7 +4,9 @@
 use candle_core::{Device, Result, Tensor};
 
 use crate::data::transform::{Pixels, Transforms};
-use crate::data::{self, Chunk, DataSource, Environment, Policy, Ranges, Sight, scaled, unscaled};
+use crate::data::{
+    self, CameraTransform, Chunk, DataSource, Environment, Policy, Ranges, scaled, unscaled,
+};
 use crate::engine::{self, Engine};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -98,14 +100,14 @@ impl Episode {
 }
 
 /// How observations become actions.
-pub(crate) struct Eyes {
+pub(crate) struct ObservationPreprocessor {
     pub(crate) chunk: Chunk,
     pub(crate) ranges: Ranges,
     /// Of images, if there are some.
-    pub(crate) sight: Option<Sight>,
+    pub(crate) sight: Option<CameraTransform>,
 }
 
-impl Eyes {
+impl ObservationPreprocessor {
     /// Those of a plan for recorded behaviour.
     pub(crate) fn of(
         plan: &Plan,
@@ -114,7 +116,7 @@ impl Eyes {
         let Some(policy) = Policy::of(&plan.data.source) else { return Ok(None) };
         let Policy { chunk, ranges, cameras, .. } = policy;
         let sight = cameras
-            .map(|cameras| Sight::new(&cameras, &plan.data.val_transforms, transforms))
+            .map(|cameras| CameraTransform::new(&cameras, &plan.data.val_transforms, transforms))
             .transpose()?;
         Ok(Some(Self { chunk, ranges, sight }))
     }
@@ -189,7 +191,7 @@ pub(crate) struct Simulation<'a> {
     /// The data set, which may have one.
     pub(crate) source: &'a dyn DataSource,
     /// `None` if there is no policy.
-    pub(crate) eyes: Option<&'a Eyes>,
+    pub(crate) eyes: Option<&'a ObservationPreprocessor>,
 }
 
 /// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's
@@ -260,7 +262,7 @@ mod tests {
     #[test]
     fn the_chosen_actions_of_a_chunk_are_done_in_the_units_of_the_data() {
         let ranges = arena();
-        let eyes = Eyes { chunk: CHUNK, ranges: ranges.clone(), sight: None };
+        let eyes = ObservationPreprocessor { chunk: CHUNK, ranges: ranges.clone(), sight: None };
         let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
         let first: Vec<Vec<f32>> = episodes.iter().map(Episode::end).collect();
         let mut asked = 0;
@@ -300,7 +302,7 @@ mod tests {
     fn an_expert_who_is_asked_this_way_solves_every_episode() {
         let ranges = arena();
         let chunk = Chunk { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
-        let eyes = Eyes { chunk, ranges: ranges.clone(), sight: None };
+        let eyes = ObservationPreprocessor { chunk, ranges: ranges.clone(), sight: None };
         let mut episodes: Vec<Episode> = (0..10).map(|e| Episode::new(push(e))).collect();
         let mut ask = |inputs: &Tensor, draws: &[Key]| {
             let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;

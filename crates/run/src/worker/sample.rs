@@ -12,7 +12,7 @@ use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use crate::worker::Error;
-use crate::worker::rollout::{Episode, Eyes, Observation, simulated};
+use crate::worker::rollout::{Episode, Observation, ObservationPreprocessor, simulated};
 
 /// Keeps the starts of samples from those of demonstrations and tests.
 const SHOWN: u64 = 2;
@@ -79,7 +79,7 @@ pub(crate) fn roll_out(
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
-    let eyes = Eyes::of(plan, &kinds.transforms)?;
+    let eyes = ObservationPreprocessor::of(plan, &kinds.transforms)?;
     let (Some(eyes), Some(_)) = (eyes, simulated(plan)) else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
@@ -102,7 +102,8 @@ pub(crate) fn act(
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    let eyes = Eyes::of(plan, &kinds.transforms)?.filter(|eyes| !eyes.sees_images());
+    let eyes =
+        ObservationPreprocessor::of(plan, &kinds.transforms)?.filter(|eyes| !eyes.sees_images());
     let Some(eyes) = eyes else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let draws = [Key::new(seed, Purpose::Sample, 0, 0)];

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::{Collective, Elements, Error, Segment};
+use crate::collective::{Collective, Elements, Error, GradientBuffer};
 use crate::ops::{ROUNDED_TOGETHER as BLOCK, round_block};
 use crate::plan::{CommHook, Precision};
 use crate::units::{Rank, WorldSize};
@@ -70,18 +70,22 @@ impl Collective for Compressed {
         self.group.world_size()
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         self.group.segments(lengths)
     }
 
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         self.compress(segment);
         self.group.all_reduce(segment)?;
         self.expand(segment);
         Ok(())
     }
 
-    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    fn reduce_scatter(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         self.compress(segment);
         self.group.reduce_scatter(segment, parts)?;
         let mine = parts.get(self.rank().index()).into_iter().flatten();

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Call, Collective, DeviceExchange, Error, Missing, OnGpu, Op, Segment};
+use crate::collective::{
+    Call, Collective, DeviceExchange, Error, GradientBuffer, Missing, OnGpu, Op,
+};
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes of the library's group id.
@@ -213,11 +215,11 @@ impl<S: DeviceReducer> Collective for DeviceGroup<S> {
     }
 
     /// Gradients live in the device's memory.
-    fn segments(&self, _lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, _lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         Err(Error::mapping("gradients are in the devices' memory"))
     }
 
-    fn all_reduce(&self, _segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, _segment: &mut GradientBuffer) -> Result<(), Error> {
         Err(Error::mapping("gradients are in the devices' memory"))
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 #[cfg(any(feature = "cuda", test))]
 use candle_core::Tensor;
 
-use crate::collective::{Elements, Error, Segment};
+use crate::collective::{Elements, Error, GradientBuffer};
 use crate::units::{Rank, WorldSize};
 
 /// A group of ranks that exchange tensors.
@@ -18,16 +18,20 @@ pub trait Collective: Send + Sync {
 
     /// Memory for gradients of the given lengths (f32 elements), zeroed; for `shm` a part of the
     /// mapping, so that a reduction is in place. Called once, with equal lengths on every rank.
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error>;
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error>;
 
     /// Replaces the segment by its sum over all ranks, added in the fixed tree of
     /// [`tree_sum`](crate::collective::tree_sum).
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error>;
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error>;
 
     /// Sums the segment over all ranks as [`Collective::all_reduce`], in the same tree, but each
     /// rank gets only the elements of its own of the `parts`, which are disjoint, one for each
     /// rank, and equal on all of them. The other elements have no meaning afterwards.
-    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    fn reduce_scatter(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         let _ = parts;
         self.all_reduce(segment)
     }

@@ -22,7 +22,7 @@ mod error;
 mod reduce;
 mod subtrees;
 mod shared_mapping;
-mod segment;
+mod gradient_buffer;
 mod group;
 #[cfg(any(feature = "cuda", test))]
 mod device_group;
@@ -33,8 +33,8 @@ mod message;
 mod links;
 mod exchange;
 mod gather_tree;
-mod leaders;
-mod machines;
+mod inter_node_group;
+mod hierarchical_group;
 mod compressed;
 pub mod mpi;
 #[cfg(feature = "cuda")]
@@ -48,9 +48,9 @@ pub use backends::{
 pub use call::{Call, Op};
 pub use compressed::compressed;
 pub use error::{Error, Missing};
+pub use gradient_buffer::{Elements, GradientBuffer};
 pub use group::Collective;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) use group::{DeviceExchange, OnGpu};
 pub use reduce::tree_sum;
-pub use segment::{Elements, Segment};
 pub use solo::alone;

@@ -18,11 +18,11 @@ use crate::collective::Missing;
 use crate::collective::call::lengths_tag;
 #[cfg(any(feature = "cuda", test))]
 use crate::collective::device_group::Late;
+use crate::collective::gradient_buffer::Memory;
 use crate::collective::reduce::share;
-use crate::collective::segment::Memory;
 use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
 use crate::collective::shm_barrier::{self, MAX_WORLD, ShmBarrier};
-use crate::collective::{Collective, Elements, Error, Op, Segment};
+use crate::collective::{Collective, Elements, Error, GradientBuffer, Op};
 use crate::failpoint;
 use crate::plan::shm_layout::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -142,7 +142,7 @@ impl Shm {
     pub(super) fn reduce_through_leader(
         &self,
         &LeaderReduction { op, subtrees, mine }: &LeaderReduction<'_>,
-        segment: &mut Segment,
+        segment: &mut GradientBuffer,
         exchange: impl FnOnce(&mut SharedFloats) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let len = segment.len();
@@ -169,7 +169,7 @@ impl Shm {
     }
 
     /// The memory of a segment of this group.
-    fn own<'a>(&self, segment: &'a mut Segment) -> Result<&'a mut SharedFloats, Error> {
+    fn own<'a>(&self, segment: &'a mut GradientBuffer) -> Result<&'a mut SharedFloats, Error> {
         let Memory::Shared(floats) = &mut segment.memory else {
             return Err(Error::mapping("the segment is private memory"));
         };
@@ -188,7 +188,7 @@ impl Shm {
     fn reduction(
         &self,
         op: Op,
-        segment: &mut Segment,
+        segment: &mut GradientBuffer,
         reduce: impl FnOnce(&mut SharedFloats),
     ) -> Result<(), Error> {
         let len = segment.len();
@@ -202,12 +202,12 @@ impl Shm {
         state.barrier.wait(&call)
     }
 
-    fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn lay_out(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         let mut start = 0;
         let mut segments = Vec::with_capacity(lengths.len());
         for (index, &len) in lengths.iter().enumerate() {
             let floats = SharedFloats::new(&self.mapping, self.rank, start, len)?;
-            segments.push(Segment { memory: Memory::Shared(floats), index });
+            segments.push(GradientBuffer { memory: Memory::Shared(floats), index });
             start += len.next_multiple_of(ALIGNMENT);
         }
         Ok(segments)
@@ -246,7 +246,7 @@ impl Collective for Shm {
         self.world
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         let mut state = self.state();
         if std::mem::replace(&mut state.has_given_segments, true) {
             return Err(Error::mapping("its segments were already given out"));
@@ -256,12 +256,16 @@ impl Collective for Shm {
         self.lay_out(lengths)
     }
 
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         let share = share(segment.len(), self.rank.index(), self.world.count());
         self.reduction(Op::AllReduce, segment, |floats| floats.reduce(&share))
     }
 
-    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    fn reduce_scatter(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         let mine = parts.get(self.rank.index()).map_or(&[][..], Vec::as_slice);
         self.reduction(Op::ReduceScatter, segment, |floats| {
             for range in mine {

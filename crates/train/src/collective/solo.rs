@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::{Collective, Error, Segment};
+use crate::collective::{Collective, Error, GradientBuffer};
 use crate::units::{Rank, WorldSize};
 
 /// The group of rank 0 alone.
@@ -35,14 +35,14 @@ impl Collective for Solo {
         WorldSize::ONE
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         if self.given.swap(true, Ordering::Relaxed) {
             return Err(Error::mapping("its segments were already given out"));
         }
-        Ok(lengths.iter().enumerate().map(|(index, &n)| Segment::new(index, n)).collect())
+        Ok(lengths.iter().enumerate().map(|(index, &n)| GradientBuffer::new(index, n)).collect())
     }
 
-    fn all_reduce(&self, _segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, _segment: &mut GradientBuffer) -> Result<(), Error> {
         self.check()
     }
 

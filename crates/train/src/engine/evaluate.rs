@@ -15,7 +15,7 @@ use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error};
 use crate::event::{Phase, Stop};
 use crate::loss::counted_samples;
-use crate::metric::{self, Kept};
+use crate::metric::{self, MetricState};
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
 use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
@@ -47,7 +47,7 @@ pub struct Evaluation {
     /// `val/loss` ...
     pub metrics: BTreeMap<String, f64>,
     /// What metrics share that are made of the same: see [`Engine::kept`].
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<MetricState>,
     /// Of the samples of this rank those that the model is most wrong about, the worst first, if
     /// they were asked for.
     pub worst: Vec<Worst>,
@@ -342,7 +342,7 @@ impl Engine {
     }
 
     /// What the metrics that name it have kept in an evaluation.
-    pub fn kept<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a Kept> {
+    pub fn kept<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a MetricState> {
         metric::kept(&self.metrics, &found.kept, keeps)
     }
 
@@ -388,7 +388,7 @@ impl Engine {
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 
-    fn values(&self, split: Split, loss: f64, kept: &[Kept]) -> BTreeMap<String, f64> {
+    fn values(&self, split: Split, loss: f64, kept: &[MetricState]) -> BTreeMap<String, f64> {
         let columns = &self.plan.data.target_columns;
         let scales: Vec<f64> = columns.iter().map(|column| column.scale).collect();
         let measured = metric::values(&self.metrics, kept, &scales);
@@ -449,7 +449,7 @@ fn weighed(outputs: Tensor, weight: f64) -> candle_core::Result<Tensor> {
 /// What a batch of an evaluation gives.
 struct Found {
     report: PassReport,
-    kept: Vec<Kept>,
+    kept: Vec<MetricState>,
     /// Each of its samples, if the worst ones are asked for.
     worst: Vec<Worst>,
 }
@@ -463,7 +463,10 @@ fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
 
 /// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks
 /// nothing.
-fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Vec<Kept>, Error> {
+fn gather(
+    collective: &dyn Collective,
+    mine: &[(usize, Vec<MetricState>)],
+) -> Result<Vec<MetricState>, Error> {
     let mut words = Vec::new();
     for (index, kept) in mine {
         words.extend([*index as u64, kept.len() as u64]);
@@ -478,7 +481,8 @@ fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Ve
         let mut rest = &words[..];
         while let Some((&[index, n], after)) = rest.split_first_chunk::<2>() {
             rest = after;
-            let kept: Vec<Kept> = (0..n).map_while(|_| Kept::read(&mut rest)).collect();
+            let kept: Vec<MetricState> =
+                (0..n).map_while(|_| MetricState::read(&mut rest)).collect();
             chunks.push((index, kept));
         }
     }

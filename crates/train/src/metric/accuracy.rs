@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::loss::{counted, rows};
-use crate::metric::{Kept, Metric, needs_classes};
+use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::count_correct;
 use crate::plan::{Measurable, Mode};
 
@@ -24,8 +24,8 @@ impl Metric for Accuracy {
         needs_classes(answers)
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         let (outputs, labels) = rows(outputs, targets)?;
-        Ok(Kept::of_answers(count_correct(&outputs, &labels)?, counted(&labels)?))
+        Ok(MetricState::of_answers(count_correct(&outputs, &labels)?, counted(&labels)?))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::loss::rows;
-use crate::metric::{Kept, Metric, needs_classes};
+use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::score_classes;
 use crate::plan::{Measurable, Mode};
 
@@ -42,17 +42,17 @@ impl Metric for BitsPerByte {
         Some(Arc::new(Self { bytes: bytes.clone() }))
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         let (outputs, labels) = rows(outputs, targets)?;
         let scores = score_classes(&outputs, &labels, 0.0)?;
         let labels = labels.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
         // Labels that do not count are negative.
         let counted = labels.into_iter().filter_map(|label| usize::try_from(label).ok());
         let bytes = counted.filter_map(|label| self.bytes.get(label)).map(|&n| u64::from(n));
-        Ok(Kept::Sums(vec![scores.loss_sum, bytes.sum::<u64>() as f64]))
+        Ok(MetricState::Sums(vec![scores.loss_sum, bytes.sum::<u64>() as f64]))
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         match all.sums() {
             [_, bytes] if *bytes > 0.0 => all.mean() / std::f64::consts::LN_2,
             _ => f64::NAN,
@@ -75,7 +75,7 @@ mod tests {
         let kept = metric.measure(&scores, &labels).unwrap();
         let found = metric.value(&kept);
         assert!((found - EXPECTED).abs() < 1e-6, "{found}");
-        assert!(metric.value(&Kept::Sums(vec![0.0, 0.0])).is_nan());
+        assert!(metric.value(&MetricState::Sums(vec![0.0, 0.0])).is_nan());
     }
 
     const EXPECTED: f64 = 0.780_537_298_875_627_2;

@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::metric::{Kept, Metric};
+use crate::metric::{Metric, MetricState};
 use crate::plan::{Measurable, Mode};
 
 /// What the metrics that are made of errors share.
@@ -55,7 +55,7 @@ pub struct ErrorScore {
     pub(super) why_not: fn(&Measurable) -> Option<String>,
     /// Given the sums of all batches, and what each number of a target was divided by; no scales
     /// are scales of 1.
-    pub(super) value: fn(&Kept, &[f64]) -> f64,
+    pub(super) value: fn(&MetricState, &[f64]) -> f64,
 }
 
 impl Metric for ErrorScore {
@@ -79,21 +79,21 @@ impl Metric for ErrorScore {
         ERRORS
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         measure(outputs, targets)
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         (self.value)(all, &[])
     }
 
-    fn value_unscaled(&self, all: &Kept, scales: &[f64]) -> f64 {
+    fn value_unscaled(&self, all: &MetricState, scales: &[f64]) -> f64 {
         (self.value)(all, scales)
     }
 }
 
 /// Of a batch.
-pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if outputs.dims() != targets.dims() || targets.rank() < 2 {
         bail!("predictions {:?} for targets {:?}", outputs.dims(), targets.dims());
     }
@@ -114,11 +114,11 @@ pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
             sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
     }
-    Ok(Kept::Sums(sums))
+    Ok(MetricState::Sums(sums))
 }
 
 /// Of each number of a target; none of nothing.
-pub fn of_targets(all: &Kept) -> Vec<Errors> {
+pub fn of_targets(all: &MetricState) -> Vec<Errors> {
     let Some((&n, sums)) = all.sums().split_first() else { return Vec::new() };
     let (targets, _) = sums.as_chunks::<SUMS>();
     let errors = |&[squared, sum, squares, absolute]: &[f64; SUMS]| Errors {
@@ -133,7 +133,7 @@ pub fn of_targets(all: &Kept) -> Vec<Errors> {
 
 /// The mean of a value over the numbers of a target, of which each was divided by its scale; NaN of
 /// nothing.
-pub(super) fn mean(all: &Kept, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
+pub(super) fn mean(all: &MetricState, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
     let targets = of_targets(all);
     let scale = |at: usize| scales.get(at).copied().unwrap_or(1.0);
     let values = targets.iter().enumerate().map(|(at, errors)| value(errors, scale(at)));

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::metric::{Kept, Metric};
+use crate::metric::{Metric, MetricState};
 use crate::plan::{Measurable, Mode, Targets};
 
 /// Share of the samples of which all classes are right, as scikit-learn's `accuracy_score` of
@@ -24,13 +24,13 @@ impl Metric for ExactMatch {
         (answers.targets != Targets::MultiLabel).then(|| what.to_owned())
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
         let targets = targets.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
         let matches = |(row, has): &(&Vec<f32>, &Vec<f32>)| {
             row.iter().zip(*has).all(|(output, has)| (*output > 0.0) == (*has > 0.5))
         };
         let right = outputs.iter().zip(&targets).filter(matches).count();
-        Ok(Kept::of_answers(right, targets.len()))
+        Ok(MetricState::of_answers(right, targets.len()))
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::metric::errors::{ErrorScore, mean};
-use crate::metric::{Kept, Metric, needs_numbers, needs_scaled};
+use crate::metric::{Metric, MetricState, needs_numbers, needs_scaled};
 use crate::ops::score_mae;
 use crate::plan::{Measurable, Mode};
 
@@ -24,8 +24,8 @@ impl Metric for Mae {
         needs_numbers(answers)
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
-        Ok(Kept::of_samples(&score_mae(outputs, targets)?))
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Ok(MetricState::of_samples(&score_mae(outputs, targets)?))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use crate::metric::errors::{ERRORS, measure, of_targets};
-use crate::metric::{Kept, Metric, needs_numbers};
+use crate::metric::{Metric, MetricState, needs_numbers};
 use crate::plan::{Measurable, Mode};
 
 /// Mean absolute scaled error (Hyndman and Koehler, 2006,
@@ -46,11 +46,11 @@ impl Metric for Mase {
         Some(Arc::new(Self { naive: naive.into() }))
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         measure(outputs, targets)
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         let series = of_targets(all).into_iter().zip(self.naive.iter());
         let scaled: Vec<f64> = series
             .filter(|(_, naive)| **naive > 0.0)

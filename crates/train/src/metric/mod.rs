@@ -20,7 +20,7 @@ mod average_precision;
 mod bits_per_byte;
 mod errors;
 mod exact_match;
-mod kept;
+mod metric_state;
 mod mae;
 mod mase;
 mod mse;
@@ -50,10 +50,10 @@ pub use bits_per_byte::BitsPerByte;
 pub use errors::ErrorScore;
 pub use errors::{ERRORS, Errors, of_targets};
 pub use exact_match::ExactMatch;
-pub use kept::{Kept, Scores};
 pub use mae::{MAE_UNSCALED, Mae};
 pub use mase::Mase;
 pub use mase::worse_than_naive;
+pub use metric_state::{MetricState, Scores};
 pub use mse::Mse;
 pub use outcomes::{Average, Outcome};
 pub use outcomes::{OUTCOMES, of_classes, one_answer};
@@ -100,15 +100,15 @@ pub trait Metric: Debug + Send + Sync {
     }
 
     /// What it keeps of a batch.
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept>;
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState>;
 
     /// Its value, given what was kept of all batches; NaN if it has none.
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         all.mean()
     }
 
     /// The same where the numbers of a target were divided by `scales`: none, where they were not.
-    fn value_unscaled(&self, all: &Kept, _scales: &[f64]) -> f64 {
+    fn value_unscaled(&self, all: &MetricState, _scales: &[f64]) -> f64 {
         self.value(all)
     }
 }
@@ -127,16 +127,16 @@ pub fn measure(
     metrics: &[Arc<dyn Metric>],
     outputs: &Tensor,
     targets: &Tensor,
-) -> Result<Vec<Kept>> {
+) -> Result<Vec<MetricState>> {
     measuring(metrics).map(|metric| metric.measure(outputs, targets)).collect()
 }
 
 /// What was kept under the name `keeps`, given what [`measure`] kept.
 pub(crate) fn kept<'a>(
     metrics: &[Arc<dyn Metric>],
-    all: &'a [Kept],
+    all: &'a [MetricState],
     keeps: &str,
-) -> Option<&'a Kept> {
+) -> Option<&'a MetricState> {
     let named = measuring(metrics).zip(all).find(|(metric, _)| metric.keeps() == keeps);
     named.map(|(_, kept)| kept)
 }
@@ -145,7 +145,7 @@ pub(crate) fn kept<'a>(
 /// divided by `scales`.
 pub(crate) fn values(
     metrics: &[Arc<dyn Metric>],
-    all: &[Kept],
+    all: &[MetricState],
     scales: &[f64],
 ) -> impl Iterator<Item = (&'static str, f64)> {
     let value = |metric: &Arc<dyn Metric>| {

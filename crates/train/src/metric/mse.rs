@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::{Kept, Metric, needs_numbers};
+use crate::metric::{Metric, MetricState, needs_numbers};
 use crate::ops::score_mse;
 use crate::plan::{Measurable, Mode};
 
@@ -23,7 +23,7 @@ impl Metric for Mse {
         needs_numbers(answers)
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
-        Ok(Kept::of_samples(&score_mse(outputs, targets)?))
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Ok(MetricState::of_samples(&score_mse(outputs, targets)?))
     }
 }

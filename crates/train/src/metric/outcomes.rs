@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::loss::rows;
-use crate::metric::Kept;
+use crate::metric::MetricState;
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{Measurable, Targets};
 
@@ -62,13 +62,13 @@ fn share(part: u64, whole: u64) -> f64 {
 
 impl Average {
     /// The average of `value` over the classes.
-    pub(super) fn of(self, kept: &Kept, value: fn(&Outcome) -> f64) -> f64 {
+    pub(super) fn of(self, kept: &MetricState, value: fn(&Outcome) -> f64) -> f64 {
         let classes = of_classes(kept);
         let classes: Vec<&Outcome> = match self {
             Self::Micro => return value(&together(&classes)),
             Self::Binary => return value(&classes.get(1).copied().unwrap_or_default()),
             // What multi-label data calls a class counts in any case, as in scikit-learn.
-            Self::Macro if matches!(kept, Kept::Sums(_)) => classes.iter().collect(),
+            Self::Macro if matches!(kept, MetricState::Sums(_)) => classes.iter().collect(),
             Self::Macro => classes.iter().filter(|class| **class != Outcome::default()).collect(),
         };
         classes.iter().map(|class| value(class)).sum::<f64>() / classes.len().max(1) as f64
@@ -106,9 +106,9 @@ fn together(classes: &[Outcome]) -> Outcome {
 
 /// Of each class, in label order: from pairs of labels and answers, or from sums of hits, false
 /// alarms and misses.
-pub fn of_classes(kept: &Kept) -> Vec<Outcome> {
+pub fn of_classes(kept: &MetricState) -> Vec<Outcome> {
     match kept {
-        Kept::Counts(pairs) => {
+        MetricState::Counts(pairs) => {
             let classes = pairs.keys().flatten().max().map_or(0, |&last| last as usize + 1);
             let mut outcomes = vec![Outcome::default(); classes];
             for (&[label, answer], &n) in pairs {
@@ -121,7 +121,7 @@ pub fn of_classes(kept: &Kept) -> Vec<Outcome> {
             }
             outcomes
         }
-        Kept::Sums(sums) => {
+        MetricState::Sums(sums) => {
             let of = |&[hits, false_alarms, misses]: &[f64; 3]| Outcome {
                 hits: hits as u64,
                 false_alarms: false_alarms as u64,
@@ -129,13 +129,13 @@ pub fn of_classes(kept: &Kept) -> Vec<Outcome> {
             };
             sums.as_chunks::<3>().0.iter().map(of).collect()
         }
-        Kept::Scores(_) => Vec::new(),
+        MetricState::Scores(_) => Vec::new(),
     }
 }
 
 /// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of
 /// samples that may have several classes, what became of each whose output is greater than 0.
-pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if targets.dtype() == DType::F32 {
         return several(outputs, targets);
     }
@@ -146,13 +146,13 @@ pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     for (row, label) in outputs.iter().zip(labels).filter(|(_, label)| *label != IGNORED_LABEL) {
         *pairs.entry([label as u32, largest(row)]).or_default() += 1;
     }
-    Ok(Kept::Counts(pairs))
+    Ok(MetricState::Counts(pairs))
 }
 
 /// The label of a single sample, and the class that it is taken for; `None` if the label does not
 /// count.
 pub fn one_answer(output: &Tensor, target: &Tensor) -> Result<Option<[u32; 2]>> {
-    let Kept::Counts(pairs) = measure(output, target)? else { return Ok(None) };
+    let MetricState::Counts(pairs) = measure(output, target)? else { return Ok(None) };
     Ok(pairs.into_keys().next())
 }
 
@@ -167,7 +167,7 @@ fn largest(row: &[f32]) -> u32 {
     best as u32
 }
 
-fn several(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+fn several(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let targets = targets.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = targets.first().map_or(0, Vec::len);
@@ -182,5 +182,5 @@ fn several(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
             }
         }
     }
-    Ok(Kept::Sums(sums))
+    Ok(MetricState::Sums(sums))
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::loss::rows;
-use crate::metric::{Kept, Metric, needs_classes};
+use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::score_classes;
 use crate::plan::{Measurable, Mode};
 
@@ -31,13 +31,13 @@ impl Metric for Perplexity {
         false
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         let (outputs, labels) = rows(outputs, targets)?;
         let scores = score_classes(&outputs, &labels, 0.0)?;
-        Ok(Kept::Sums(vec![scores.loss_sum, scores.losses.len() as f64]))
+        Ok(MetricState::Sums(vec![scores.loss_sum, scores.losses.len() as f64]))
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         all.mean().exp()
     }
 }

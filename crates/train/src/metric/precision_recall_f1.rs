@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::metric::outcomes::{self, Average, OUTCOMES, Outcome};
-use crate::metric::{Kept, Metric};
+use crate::metric::{Metric, MetricState};
 use crate::plan::{Measurable, Mode};
 
 /// A value of each class's outcomes, averaged over the classes.
@@ -61,11 +61,11 @@ impl Metric for ClassScore {
         OUTCOMES
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         outcomes::measure(outputs, targets)
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         self.average.of(all, self.value)
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::metric::errors::{ErrorScore, mean};
-use crate::metric::{Kept, Metric, Mse, needs_numbers, needs_scaled};
+use crate::metric::{Metric, MetricState, Mse, needs_numbers, needs_scaled};
 use crate::plan::{Measurable, Mode};
 
 /// Root of the mean squared error, in the unit of the targets.
@@ -31,11 +31,11 @@ impl Metric for Rmse {
         Mse.keeps()
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         Mse.measure(outputs, targets)
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         all.mean().sqrt()
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
-use crate::metric::{Kept, Metric, Scores};
+use crate::metric::{Metric, MetricState, Scores};
 use crate::plan::{Measurable, Mode, Targets};
 
 /// What the metrics that rank samples share.
@@ -42,11 +42,11 @@ impl Metric for RankingScore {
         SCORES
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         measure(outputs, targets)
     }
 
-    fn value(&self, all: &Kept) -> f64 {
+    fn value(&self, all: &MetricState) -> f64 {
         mean(all, self.value)
     }
 }
@@ -73,7 +73,7 @@ fn why_not(answers: &Measurable) -> Option<String> {
 
 /// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,
 /// which is in the order of p and never saturates; of samples that may have several, the outputs.
-fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = outputs.first().map_or(0, Vec::len);
     let mut values = Vec::with_capacity(outputs.len() * classes);
@@ -90,7 +90,7 @@ fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
             values.extend(odds.enumerate().map(|(class, odds)| (odds, is_right(class))));
         }
     }
-    Ok(Kept::Scores(Scores { classes, values }))
+    Ok(MetricState::Scores(Scores { classes, values }))
 }
 
 /// Of each class: its logit minus the logarithm of the sum of the others' exponentials.
@@ -130,8 +130,8 @@ impl Scores {
 }
 
 /// The mean over the classes that have a value; NaN if none has.
-fn mean(all: &Kept, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
-    let Kept::Scores(scores) = all else { return f64::NAN };
+fn mean(all: &MetricState, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
+    let MetricState::Scores(scores) = all else { return f64::NAN };
     let values: Vec<f64> = scores.of_classes(value).into_iter().flatten().collect();
     values.iter().sum::<f64>() / values.len() as f64
 }

@@ -54,7 +54,7 @@ fn measurable(name: &str) -> Measurable {
 
 /// Every metric that `tests/golden/metrics.py` recorded of the part, measured in batches of `size`.
 #[track_caller]
-fn check(name: &str, size: usize) -> Vec<Kept> {
+fn check(name: &str, size: usize) -> Vec<MetricState> {
     let golden = golden();
     let expected = golden[name]["metrics"].as_object().unwrap();
     let wanted: Vec<String> = expected.keys().cloned().collect();

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::{Kept, Metric, needs_classes};
+use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::count_in_top;
 use crate::plan::{Measurable, Mode};
 
@@ -42,8 +42,8 @@ impl<const K: usize> Metric for TopAccuracy<K> {
         K == 5
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
-        Ok(Kept::of_answers(count_in_top(outputs, targets, K)?, targets.elem_count()))
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Ok(MetricState::of_answers(count_in_top(outputs, targets, K)?, targets.elem_count()))
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         // The fifth largest is the first of two equal ones.
         let labels = Tensor::new(&[1u32, 0, 4, 2, 0], cpu).unwrap();
         let kept = TopAccuracy::<5>.measure(&outputs, &labels).unwrap();
-        assert_eq!(kept, Kept::Sums(vec![3.0, 5.0]));
+        assert_eq!(kept, MetricState::Sums(vec![3.0, 5.0]));
         let tied = Tensor::new(&[[1f32; 7], [1f32; 7]], cpu).unwrap();
         let labels = Tensor::new(&[4u32, 5], cpu).unwrap();
         assert_eq!(TopAccuracy::<5>.measure(&tied, &labels).unwrap().sums()[0], 1.0);

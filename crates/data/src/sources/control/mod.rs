@@ -16,4 +16,4 @@ pub(crate) use chunk::Behaviour;
 pub use chunk::{Chunk, Policy, Ranges, scaled, unscaled};
 pub use push_t_like::PushTLike;
 pub use trajectories::Trajectories;
-pub use windows::{Sight, cameras};
+pub use windows::{CameraTransform, cameras};

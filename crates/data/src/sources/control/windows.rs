@@ -158,7 +158,7 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     let policy = policy.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
     let sight = |list| {
         let cameras = policy.cameras.as_ref();
-        let sight = cameras.map(|cameras| Sight::new(cameras, list, reading.transforms));
+        let sight = cameras.map(|cameras| CameraTransform::new(cameras, list, reading.transforms));
         Ok::<_, Error>(sight.transpose()?.map(Arc::new))
     };
     let sight = [sight(reading.train_transforms)?, sight(reading.val_transforms)?];
@@ -168,14 +168,14 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
 }
 
 /// How images become values.
-pub struct Sight {
+pub struct CameraTransform {
     /// Of each camera.
     transforms: Vec<Pipeline>,
     /// Height and width of every image before.
     size: (usize, usize),
 }
 
-impl Sight {
+impl CameraTransform {
     /// Of images like these, by the transforms of `list`.
     pub fn new(cameras: &Cameras, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
         let [channels, height, width] = cameras.shape;
@@ -202,7 +202,7 @@ impl Sight {
         self.see_part(camera, Decoded::whole(image), key, values)
     }
 
-    /// The same of an image of which at least [`Sight::needed`] is there.
+    /// The same of an image of which at least [`CameraTransform::needed`] is there.
     fn see_part(
         &self,
         camera: usize,
@@ -231,7 +231,7 @@ fn cut(
     chunk: Chunk,
     parts: &Parts<Places>,
     ranges: &Ranges,
-    [train_sight, val_sight]: [Option<Arc<Sight>>; 2],
+    [train_sight, val_sight]: [Option<Arc<CameraTransform>>; 2],
 ) -> Result<Splits, Error> {
     let scale = |rows: &[Vec<f32>], ranges: &[[f32; 2]]| -> Vec<Vec<f32>> {
         let row = |row: &Vec<f32>| row.iter().zip(ranges).map(|(&v, &r)| scaled(v, r)).collect();
@@ -244,7 +244,7 @@ fn cut(
         ends: episodes.ends,
     });
     let windows = |part: &'static str,
-                   sight: Option<Arc<Sight>>,
+                   sight: Option<Arc<CameraTransform>>,
                    of: &Places|
      -> Result<Arc<dyn Dataset>, Error> {
         let windows = Windows::new(from, &episodes, chunk, of).seen_by(sight);
@@ -326,7 +326,7 @@ struct Windows {
     places: Vec<(Range<usize>, usize)>,
     before: usize,
     /// `None` where images are not looked at.
-    sight: Option<Arc<Sight>>,
+    sight: Option<Arc<CameraTransform>>,
     shape: [usize; 2],
     target_shape: [usize; 2],
     name: String,
@@ -361,7 +361,7 @@ impl Windows {
     }
 
     /// The same with the images of each observation behind its numbers.
-    fn seen_by(mut self, sight: Option<Arc<Sight>>) -> Self {
+    fn seen_by(mut self, sight: Option<Arc<CameraTransform>>) -> Self {
         let pixels = sight.as_ref().map_or(0, |sight| sight.values());
         self.shape[1] += self.episodes.cameras.len() * pixels;
         self.sight = sight;

@@ -21,7 +21,7 @@ use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, Features, MissingValues};
 use crate::sources::tables::fit::Fit;
 use crate::sources::tables::header;
-use crate::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::sources::tables::table::{AnswerKind, Opened, Rows, TableSpec, at, cell};
 use crate::sources::tables::target_cells::TargetCells;
 use crate::sources::tables::unanswered::Unanswered;
 use crate::{Splits, read};
@@ -142,7 +142,7 @@ impl Csv {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
-        let wanted = Wanted { rules, target, standardize, asked };
+        let wanted = TableSpec { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
             None if self.features.infers() => self.columns_of_words()?,

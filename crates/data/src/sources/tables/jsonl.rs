@@ -23,7 +23,7 @@ use crate::sources::tables::csv_rows::unpacked;
 use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
 use crate::sources::tables::fit::Fit;
-use crate::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, cell};
+use crate::sources::tables::table::{AnswerKind, Opened, Rows, TableSpec, cell};
 use crate::sources::tables::target_cells::TargetCells;
 use crate::sources::tables::unanswered::Unanswered;
 use crate::{Splits, read};
@@ -185,7 +185,7 @@ impl Jsonl {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
-        let wanted = Wanted { rules, target, standardize, asked };
+        let wanted = TableSpec { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
             None if self.features.infers() => self.keys_of_words()?,

@@ -49,7 +49,7 @@ const MIN_ROWS_OF_NUMBERS: usize = 3;
 
 /// What an experiment says to a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct TableSpec<'a> {
     pub(crate) rules: CellRules<'a>,
     /// Columns to predict.
     pub(crate) target: &'a ColumnNames,
@@ -79,7 +79,7 @@ pub(crate) enum AnswerKind {
     Unread,
 }
 
-impl Wanted<'_> {
+impl TableSpec<'_> {
     /// What each target is read as.
     pub(crate) fn answers(&self) -> AnswerKind {
         match self.asked.targets {

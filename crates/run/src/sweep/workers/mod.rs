@@ -15,8 +15,8 @@
 //! goes on with that.
 
 mod messages;
-mod crew;
-mod leader;
+mod worker_pool;
+mod remote_trainer;
 mod service;
 
 use std::collections::BTreeSet;
@@ -30,10 +30,10 @@ use crate::launch::Signals;
 use crate::sweep::journal::{self, Story};
 use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::trial::State;
-use crate::sweep::workers::crew::Crew;
-use crate::sweep::workers::leader::Leader;
 use crate::sweep::workers::messages::{Extension, REPORTS, Report, send};
+use crate::sweep::workers::remote_trainer::RemoteTrainer;
 use crate::sweep::workers::service::Service;
+use crate::sweep::workers::worker_pool::WorkerPool;
 use crate::sweep::{Error, trial_scheduler};
 use crate::terminal::counted;
 
@@ -265,7 +265,7 @@ impl Share<'_> {
         wish: &mut Wish,
         refused: &mut BTreeSet<String>,
     ) -> Result<(Ended, Story), Error> {
-        let mut crew = Crew::new(&self.crew_folder(), self.timing)?;
+        let mut crew = WorkerPool::new(&self.crew_folder(), self.timing)?;
         // Its own request is met by leading.
         let mut heard = BTreeSet::from([self.name.to_owned()]);
         heard.extend(refused.iter().cloned());
@@ -286,7 +286,7 @@ impl Share<'_> {
         let own = [Wish::More, Wish::Asked].contains(wish).then_some(self.name);
         let extend = self.order.extend || other.is_some();
         let order = Order { sweep: &sweep, extend, ..self.order };
-        let leader = Leader::new(self.trainer, crew, self.timing, heard);
+        let leader = RemoteTrainer::new(self.trainer, crew, self.timing, heard);
         is_leading.store(true, Ordering::Release);
         let ended = trial_scheduler::run_for(order, &leader, other.as_deref().or(own));
         is_leading.store(false, Ordering::Release);

@@ -14,7 +14,7 @@ use crate::record::EVENTS;
 use crate::sweep::example_sweeps::Lab;
 use crate::sweep::request::{Cause, Job, Outcome};
 use crate::sweep::trial::Length;
-use crate::sweep::workers::crew::Standing;
+use crate::sweep::workers::worker_pool::Standing;
 
 const QUICK: Timing = Timing {
     poll: Duration::from_millis(2),
@@ -392,8 +392,8 @@ fn until(is_so: impl FnMut() -> bool) {
     }
 }
 
-fn crew_when(folder: &Path, slots: usize) -> Crew {
-    let mut crew = Crew::new(folder, QUICK).unwrap();
+fn crew_when(folder: &Path, slots: usize) -> WorkerPool {
+    let mut crew = WorkerPool::new(folder, QUICK).unwrap();
     until(|| {
         crew.look().unwrap();
         crew.slots() == slots

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::collective::backends::{Backend, JoiningRank};
-use crate::collective::leaders::{Leaders, Place};
+use crate::collective::hierarchical_group::HierarchicalGroup;
+use crate::collective::inter_node_group::{InterNodeGroup, Place};
 use crate::collective::links::Meanwhile;
-use crate::collective::machines::Machines;
 use crate::collective::mpi::MpiLinks;
 use crate::collective::{Collective, Error};
 use crate::config::kind::Kind;
@@ -51,7 +51,9 @@ impl Backend for MpiBackend {
                 let place = Place { rank, world, local: WorldSize::ONE };
                 Ok(Arc::new(linked(place, timeout, None)?.summing_by(plan.all_reduce)))
             }
-            Some(local) => Ok(Arc::new(Machines::open(rank, world, local, timeout, linked)?)),
+            Some(local) => {
+                Ok(Arc::new(HierarchicalGroup::open(rank, world, local, timeout, linked)?))
+            }
         }
     }
 }
@@ -72,6 +74,10 @@ pub fn open_mpi(
 }
 
 /// The links of a leader to the others through MPI.
-fn linked(place: Place, timeout: Duration, meanwhile: Option<Meanwhile>) -> Result<Leaders, Error> {
-    Leaders::linked(place, Box::new(MpiLinks::open(place)?), timeout, meanwhile)
+fn linked(
+    place: Place,
+    timeout: Duration,
+    meanwhile: Option<Meanwhile>,
+) -> Result<InterNodeGroup, Error> {
+    InterNodeGroup::linked(place, Box::new(MpiLinks::open(place)?), timeout, meanwhile)
 }

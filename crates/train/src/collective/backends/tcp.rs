@@ -12,8 +12,8 @@ use crate::collective::backends::{Backend, JoiningRank};
 use crate::collective::Collective as Control;
 #[cfg(feature = "cuda")]
 use crate::collective::device_group::Control;
-use crate::collective::leaders::Leaders;
-use crate::collective::machines::Machines;
+use crate::collective::hierarchical_group::HierarchicalGroup;
+use crate::collective::inter_node_group::InterNodeGroup;
 use crate::collective::{Collective, Error};
 use crate::config::kind::Kind;
 use crate::plan::{BackendCapabilities, BackendFacts, SharedMemory};
@@ -59,10 +59,11 @@ pub(super) fn through_connections(joining: JoiningRank<'_>) -> Result<Arc<dyn Co
     let (world, timeout) = (plan.world_size, plan.timeout);
     let (local, peers) = joining.machine()?;
     let Some(local) = local else {
-        return Ok(Arc::new(Leaders::open(rank, world, peers, timeout)?));
+        return Ok(Arc::new(InterNodeGroup::open(rank, world, peers, timeout)?));
     };
-    let connect = |place, timeout, meanwhile| Leaders::connected(place, peers, timeout, meanwhile);
-    Ok(Arc::new(Machines::open(rank, world, local, timeout, connect)?))
+    let connect =
+        |place, timeout, meanwhile| InterNodeGroup::connected(place, peers, timeout, meanwhile);
+    Ok(Arc::new(HierarchicalGroup::open(rank, world, local, timeout, connect)?))
 }
 
 /// Joins a group whose ranks share no memory, through the connections to all other ranks. No rank
@@ -77,5 +78,5 @@ pub fn open_tcp(
     peers: Vec<Peer>,
     timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
-    Ok(Arc::new(Leaders::open(rank, world, peers, timeout)?))
+    Ok(Arc::new(InterNodeGroup::open(rank, world, peers, timeout)?))
 }

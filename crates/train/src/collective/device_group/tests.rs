@@ -6,8 +6,8 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use candle_core::{Device, Tensor};
 
 use super::*;
-use crate::collective::leaders::Leaders;
-use crate::collective::leaders::tests::peers;
+use crate::collective::inter_node_group::InterNodeGroup;
+use crate::collective::inter_node_group::tests::peers;
 use crate::collective::shm::Shm;
 use crate::plan::Mapping;
 
@@ -104,7 +104,7 @@ fn world(ranks: usize) -> WorldSize {
 /// Ranks that are connected as those of several machines.
 fn over_connections(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     let open = |(rank, peers)| {
-        let tcp = Leaders::open(Rank(rank), world(ranks), peers, timeout).unwrap();
+        let tcp = InterNodeGroup::open(Rank(rank), world(ranks), peers, timeout).unwrap();
         Arc::new(tcp) as Arc<dyn Control>
     };
     (0..).zip(peers(ranks as u32)).map(open).collect()

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use crate::collective::leaders::Place;
+use crate::collective::inter_node_group::Place;
 use crate::collective::links::{Exchange, Links, Message};
 use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 use crate::collective::mpi::end;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::{self, Collective, Segment};
+use crate::collective::{self, Collective, GradientBuffer};
 use crate::engine::error::Error;
 use crate::engine::ownership::{Division, Ownership, is_mine};
 use crate::engine::reducer::Reducer;
@@ -51,7 +51,7 @@ struct Divided {
 
 struct Reduced {
     bucket: usize,
-    segment: Segment,
+    segment: GradientBuffer,
     /// Sums of squares of the members, in their order; zero for those that are not this rank's.
     result: Result<Vec<f64>, collective::Error>,
 }

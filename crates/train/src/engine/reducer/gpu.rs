@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Result, Tensor};
 
-use crate::collective::{Collective, Segment};
+use crate::collective::{Collective, GradientBuffer};
 use crate::engine::averaging::averaged_vars;
 use crate::engine::error::Error;
 use crate::engine::ownership::{Ownership, is_mine};
@@ -98,7 +98,8 @@ impl GpuReducer {
         let mut way = None;
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
-            let staging = Staging::new(gpu, segments, Segment::has_own_pages).map_err(failed)?;
+            let staging =
+                Staging::new(gpu, segments, GradientBuffer::has_own_pages).map_err(failed)?;
             way = Some(staging.describe());
             let back = (0..layout.lengths.len()).map(|bucket| buckets.mine(bucket)).collect();
             let parts = divisions.into_iter().map(|division| division.parts).collect();

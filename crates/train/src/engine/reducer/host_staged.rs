@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::collective::{self, Collective, Elements, Segment};
+use crate::collective::{self, Collective, Elements, GradientBuffer};
 use crate::engine::error::Error;
 
 /// Sums one segment over the ranks.
-pub(super) type Sum<'a> = &'a mut dyn FnMut(&mut Segment) -> Result<(), collective::Error>;
+pub(super) type Sum<'a> = &'a mut dyn FnMut(&mut GradientBuffer) -> Result<(), collective::Error>;
 
 /// Takes a bucket to the ranks' memory and back.
 pub(super) trait Carry: Send {
@@ -49,8 +49,9 @@ impl<M: Send + 'static> HostStagedReducer<M> {
         let (ready, to_sum) = channel();
         let (done, back) = channel();
         let work = move || {
-            let sum =
-                |bucket, segment: &mut Segment| sum(collective.as_ref(), &parts, bucket, segment);
+            let sum = |bucket, segment: &mut GradientBuffer| {
+                sum(collective.as_ref(), &parts, bucket, segment)
+            };
             carry_all(sum, &mut carrier, &to_sum, &done);
         };
         let thread = std::thread::Builder::new().name("communication".into()).spawn(work);
@@ -115,7 +116,7 @@ fn sum(
     collective: &dyn Collective,
     parts: &Parts,
     bucket: usize,
-    segment: &mut Segment,
+    segment: &mut GradientBuffer,
 ) -> Result<(), collective::Error> {
     match parts {
         None => collective.all_reduce(segment),
@@ -125,7 +126,7 @@ fn sum(
 
 /// Body of the thread. After a failure nothing more is summed: the group has ended.
 fn carry_all<C: Carry>(
-    sum: impl Fn(usize, &mut Segment) -> Result<(), collective::Error>,
+    sum: impl Fn(usize, &mut GradientBuffer) -> Result<(), collective::Error>,
     carrier: &mut C,
     to_sum: &Receiver<(usize, C::Moment)>,
     done: &Sender<Result<C::Moment, Error>>,
@@ -150,7 +151,7 @@ mod tests {
 
     /// Buckets in the CPU's memory as if it were a GPU's. A moment is the bucket's values then.
     struct Made {
-        segments: Vec<Segment>,
+        segments: Vec<GradientBuffer>,
         /// The bucket that the device loses.
         loses: Option<usize>,
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candle_core::bail;
 use rayon::prelude::*;
 
-use crate::collective::Segment;
+use crate::collective::GradientBuffer;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::progress::Progress;
 use crate::failpoint;
@@ -27,12 +27,12 @@ pub(super) struct Store {
 /// A bucket that leaves.
 pub(super) struct Full {
     pub(super) bucket: usize,
-    pub(super) segment: Segment,
+    pub(super) segment: GradientBuffer,
 }
 
 pub(super) struct State {
     /// `None` while the communication thread has the bucket.
-    pub(super) segments: Vec<Option<Segment>>,
+    pub(super) segments: Vec<Option<GradientBuffer>>,
     /// `None` once the reducer is closing.
     pub(super) full: Option<Sender<Full>>,
     pub(super) progress: Progress,

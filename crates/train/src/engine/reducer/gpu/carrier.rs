@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use crate::collective::Segment;
+use crate::collective::GradientBuffer;
 use crate::engine::error::Error;
 use crate::engine::reducer::host_staged::{Carry, Sum};
 use crate::ops::cuda::{Gpu, Moment, Staging};
 
 /// The way of each bucket.
 pub(super) struct Carrier {
-    pub(super) staging: Staging<Segment>,
+    pub(super) staging: Staging<GradientBuffer>,
     /// Which elements of each bucket come back, and to where.
     pub(super) back: Vec<(Range<usize>, Tensor)>,
 }

@@ -55,13 +55,13 @@ pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
 fn spawn<T: Send>(
     world: u32,
     timeout: Duration,
-    each: impl Fn(Arc<Leaders>) -> T + Sync,
+    each: impl Fn(Arc<InterNodeGroup>) -> T + Sync,
 ) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |(rank, peers)| {
             let (each, size) = (&each, WorldSize::new(world).unwrap());
             scope.spawn(move || {
-                each(Arc::new(Leaders::open(Rank(rank), size, peers, timeout).unwrap()))
+                each(Arc::new(InterNodeGroup::open(Rank(rank), size, peers, timeout).unwrap()))
             })
         };
         let threads: Vec<_> = (0..).zip(peers(world)).map(start).collect();
@@ -272,11 +272,12 @@ fn reduction_after(change: impl FnOnce(&mut Vec<u8>) + Send) -> Result<Vec<f32>,
     let mine = mine.remove(0);
     std::thread::scope(|scope| {
         let open = |rank, peer| {
-            Leaders::open(Rank(rank), WorldSize::new(2).unwrap(), vec![peer], TIMEOUT).unwrap()
+            InterNodeGroup::open(Rank(rank), WorldSize::new(2).unwrap(), vec![peer], TIMEOUT)
+                .unwrap()
         };
         let reduce = move |rank: u32, peer: Peer| {
             let group = open(rank, peer);
-            let mut segment = Segment::new(0, ELEMENTS);
+            let mut segment = GradientBuffer::new(0, ELEMENTS);
             segment.fill(0.5);
             let done = group.all_reduce(&mut segment).map_err(|error| error.to_string());
             done.map(|()| segment.to_vec())
@@ -342,7 +343,7 @@ fn a_forged_end_of_the_group_is_not_believed() {
     let mut all = peers(2);
     let (one, theirs) = (all.remove(0), all.remove(0));
     let wire = theirs[0].socket.try_clone().unwrap();
-    let group = Leaders::open(Rank(0), WorldSize::new(2).unwrap(), one, TIMEOUT).unwrap();
+    let group = InterNodeGroup::open(Rank(0), WorldSize::new(2).unwrap(), one, TIMEOUT).unwrap();
     let end = [0xE0D_u64, 0, 0, 0, 1, 0].map(u64::to_le_bytes).concat();
     let flags = rustix::net::SendFlags::empty();
     rustix::net::send(&wire, &[end, vec![7; 16]].concat(), flags).unwrap();
@@ -356,6 +357,7 @@ fn a_forged_end_of_the_group_is_not_believed() {
 fn a_group_without_all_connections_is_refused() {
     let mut some = peers(3).remove(0);
     some.pop();
-    let error = Leaders::open(Rank(0), WorldSize::new(3).unwrap(), some, TIMEOUT).err().unwrap();
+    let error =
+        InterNodeGroup::open(Rank(0), WorldSize::new(3).unwrap(), some, TIMEOUT).err().unwrap();
     assert!(error.to_string().contains("rank 0 of 3 has 1 of them"), "{error}");
 }

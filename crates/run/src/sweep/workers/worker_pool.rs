@@ -39,7 +39,7 @@ pub(super) enum Standing {
 }
 
 /// All workers.
-pub(super) struct Crew {
+pub(super) struct WorkerPool {
     folder: PathBuf,
     timing: Timing,
     members: BTreeMap<String, Member>,
@@ -47,7 +47,7 @@ pub(super) struct Crew {
     latest: BTreeMap<u32, u32>,
 }
 
-impl Crew {
+impl WorkerPool {
     /// The workers below `folder`.
     pub(super) fn new(folder: &Path, timing: Timing) -> Result<Self, files::Error> {
         let (members, latest) = Default::default();

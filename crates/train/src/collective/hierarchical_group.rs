@@ -18,28 +18,28 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
-use crate::collective::leaders::{Leaders, Place};
+use crate::collective::inter_node_group::{InterNodeGroup, Place};
 use crate::collective::links::Meanwhile;
 use crate::collective::shared_mapping::SharedFloats;
 use crate::collective::shm::{LeaderReduction, Shm};
 use crate::collective::subtrees::subtrees;
-use crate::collective::{Collective, Elements, Error, Op, Segment};
+use crate::collective::{Collective, Elements, Error, GradientBuffer, Op};
 use crate::units::{Rank, WorldSize};
 
 /// How much longer leaders wait for each other at least; a quarter of a long timeout.
 const LEADER_MARGIN: Duration = Duration::from_secs(2);
 
 /// One rank of the group.
-pub(super) struct Machines {
+pub(super) struct HierarchicalGroup {
     rank: Rank,
     world: WorldSize,
     local: Shm,
-    leaders: Option<Leaders>,
+    leaders: Option<InterNodeGroup>,
     /// The parts of the tree that this machine sums alone, by its own numbers of its ranks.
     subtrees: Vec<Range<usize>>,
 }
 
-impl Machines {
+impl HierarchicalGroup {
     /// Joins the group of the machine, `local` of which is this rank, and as the leader that of all
     /// leaders, by `connect`. Does not wait.
     pub(super) fn open(
@@ -47,7 +47,7 @@ impl Machines {
         world: WorldSize,
         local: Shm,
         timeout: Duration,
-        connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<Leaders, Error>,
+        connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<InterNodeGroup, Error>,
     ) -> Result<Self, Error> {
         let own = local.rank();
         let n = local.world_size();
@@ -76,7 +76,7 @@ impl Machines {
     /// A call of the leaders' group, whose failure ends that of the machine.
     fn between<T>(
         &self,
-        call: impl FnOnce(&Leaders) -> Result<T, Error>,
+        call: impl FnOnce(&InterNodeGroup) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
         let done = self.leaders.as_ref().map(call).transpose();
         done.inspect_err(|error| self.local.end_for(error))
@@ -86,9 +86,9 @@ impl Machines {
     fn reduce(
         &self,
         op: Op,
-        segment: &mut Segment,
+        segment: &mut GradientBuffer,
         mine: &[Range<usize>],
-        exchange: impl FnOnce(&Leaders, &mut SharedFloats) -> Result<(), Error>,
+        exchange: impl FnOnce(&InterNodeGroup, &mut SharedFloats) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let parts = LeaderReduction { op, subtrees: &self.subtrees, mine };
         self.within(self.local.reduce_through_leader(&parts, segment, |floats| {
@@ -108,7 +108,7 @@ impl Machines {
     }
 }
 
-impl Collective for Machines {
+impl Collective for HierarchicalGroup {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -117,7 +117,7 @@ impl Collective for Machines {
         self.world
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         let segments = self.within(self.local.segments(lengths))?;
         let bytes = 4 * lengths.iter().sum::<usize>();
         let tag = lengths_tag(lengths);
@@ -125,7 +125,7 @@ impl Collective for Machines {
         Ok(segments)
     }
 
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         let len = segment.len();
         let tag = segment.index() as u64;
         self.reduce(Op::AllReduce, segment, std::slice::from_ref(&(0..len)), |leaders, floats| {
@@ -142,7 +142,11 @@ impl Collective for Machines {
         })
     }
 
-    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    fn reduce_scatter(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         let len = segment.len();
         let tag = segment.index() as u64;
         let mine = parts.get(self.rank.index()).map_or(&[][..], Vec::as_slice);
@@ -184,12 +188,12 @@ impl Collective for Machines {
 
     fn barrier(&self) -> Result<(), Error> {
         self.within(self.local.barrier())?;
-        self.between(Leaders::barrier)?;
+        self.between(InterNodeGroup::barrier)?;
         self.within(self.local.barrier())
     }
 
     fn describe(&self) -> Option<String> {
-        self.leaders.as_ref().and_then(Leaders::describe)
+        self.leaders.as_ref().and_then(InterNodeGroup::describe)
     }
 
     fn abort(&self, reason: &str) {
@@ -208,7 +212,7 @@ impl Collective for Machines {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::device_group::Control for Machines {
+impl crate::collective::device_group::Control for HierarchicalGroup {
     fn end(&self) -> Option<Error> {
         use crate::collective::device_group::Control;
         if let Some(error) = Control::end(&self.local) {

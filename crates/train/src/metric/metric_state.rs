@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// metric has the same bits at any number of ranks. Sums and counts stay small; scores take eight
 /// bytes each on every rank.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kept {
+pub enum MetricState {
     /// Sums that are added one by one.
     Sums(Vec<f64>),
     /// How often a label had an answer: [label, answer].
@@ -26,7 +26,7 @@ pub struct Scores {
     pub values: Vec<(f32, bool)>,
 }
 
-impl Kept {
+impl MetricState {
     /// `right` of `asked` answers.
     pub fn of_answers(right: usize, asked: usize) -> Self {
         Self::Sums(vec![right as f64, asked as f64])
@@ -116,24 +116,30 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_added() {
-        let counts = |n| Kept::Counts(BTreeMap::from([([3, u32::MAX], n)]));
+        let counts = |n| MetricState::Counts(BTreeMap::from([([3, u32::MAX], n)]));
         let scores = |n| {
             let values = [(-1.5, true), (f32::INFINITY, false)].repeat(n);
-            Kept::Scores(Scores { classes: 2, values })
+            MetricState::Scores(Scores { classes: 2, values })
         };
-        let all = [Kept::Sums(vec![0.1, f64::NAN]), counts(7), scores(2), Kept::Sums(vec![])];
+        let all = [
+            MetricState::Sums(vec![0.1, f64::NAN]),
+            counts(7),
+            scores(2),
+            MetricState::Sums(vec![]),
+        ];
         let mut words = Vec::new();
         for kept in &all {
             kept.write(&mut words);
         }
         let mut rest = &words[..];
-        let Some(Kept::Sums(sums)) = Kept::read(&mut rest) else { panic!() };
+        let Some(MetricState::Sums(sums)) = MetricState::read(&mut rest) else { panic!() };
         assert!(sums[0] == 0.1 && sums[1].is_nan());
-        let mut read: Vec<Kept> = std::iter::from_fn(|| Kept::read(&mut rest)).collect();
+        let mut read: Vec<MetricState> =
+            std::iter::from_fn(|| MetricState::read(&mut rest)).collect();
         assert_eq!(read, all[1..]);
         read[0].add(counts(5));
         read[1].add(scores(1));
         assert_eq!(read[..2], [counts(12), scores(3)]);
-        assert_eq!(Kept::read(&mut &words[..words.len() - 3][7..]), None);
+        assert_eq!(MetricState::read(&mut &words[..words.len() - 3][7..]), None);
     }
 }

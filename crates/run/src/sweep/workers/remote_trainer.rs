@@ -11,14 +11,14 @@ use crate::sweep::request::{Cause, Job, Outcome, Trainer};
 use crate::sweep::trial::Length;
 use crate::sweep::trial_number;
 use crate::sweep::workers::Timing;
-use crate::sweep::workers::crew::{Crew, Standing};
 use crate::sweep::workers::messages::Attempt;
+use crate::sweep::workers::worker_pool::{Standing, WorkerPool};
 
 /// Workers that may be lost with one trial: more says that the trial kills them.
 const MAX_LOST: u32 = 3;
 
 /// Trains by others.
-pub(super) struct Leader<'a> {
+pub(super) struct RemoteTrainer<'a> {
     /// Decides whether a trial can be run.
     checks: &'a dyn Trainer,
     timing: Timing,
@@ -28,16 +28,16 @@ pub(super) struct Leader<'a> {
 }
 
 struct Watched {
-    crew: Crew,
+    crew: WorkerPool,
     looked: Instant,
     /// Workers that were lost with each trial.
     lost: BTreeMap<u32, u32>,
 }
 
-impl<'a> Leader<'a> {
+impl<'a> RemoteTrainer<'a> {
     pub(super) fn new(
         checks: &'a dyn Trainer,
-        crew: Crew,
+        crew: WorkerPool,
         timing: Timing,
         heard: BTreeSet<String>,
     ) -> Self {
@@ -126,7 +126,7 @@ impl Watched {
     }
 }
 
-impl Trainer for Leader<'_> {
+impl Trainer for RemoteTrainer<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
         self.checks.check(changes)
     }

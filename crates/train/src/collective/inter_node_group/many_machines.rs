@@ -148,7 +148,7 @@ impl Links for Wires {
 fn spawn<T: Send>(
     machines: usize,
     timeout: Duration,
-    each: impl Fn(&Leaders, &Counts) -> T + Sync,
+    each: impl Fn(&InterNodeGroup, &Counts) -> T + Sync,
 ) -> Vec<T> {
     let (to, from): (Vec<_>, Vec<_>) = (0..machines).map(|_| channel()).unzip();
     let start = |(place, from): (usize, _)| {
@@ -158,12 +158,12 @@ fn spawn<T: Send>(
         let [local, world] =
             [LOCAL, LOCAL * machines as u32].map(|ranks| WorldSize::new(ranks).unwrap());
         let at = Place { rank: Rank(place as u32 * LOCAL), world, local };
-        (Leaders::linked(at, Box::new(wires), timeout, None).unwrap(), counts)
+        (InterNodeGroup::linked(at, Box::new(wires), timeout, None).unwrap(), counts)
     };
     let all: Vec<_> = from.into_iter().enumerate().map(start).collect();
     std::thread::scope(|scope| {
         let each = &each;
-        let run = |(leaders, counts): (Leaders, Arc<Counts>)| {
+        let run = |(leaders, counts): (InterNodeGroup, Arc<Counts>)| {
             scope.spawn(move || each(&leaders, &counts))
         };
         let threads: Vec<_> = all.into_iter().map(run).collect();
@@ -180,7 +180,7 @@ struct Step {
 }
 
 /// A step: the machine's sums are added to those of all, and each rank votes.
-fn step(leaders: &Leaders, counts: &Counts, together: &Barrier) -> Step {
+fn step(leaders: &InterNodeGroup, counts: &Counts, together: &Barrier) -> Step {
     let first = leaders.rank().0;
     let mut ranks: Vec<Vec<f32>> = (first..first + LOCAL)
         .map(|rank| (0..GRADIENT).map(|i| value(rank, i)).collect())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::collective::leaders::tests::{bits, peers, summed, tree, value};
+use crate::collective::inter_node_group::tests::{bits, peers, summed, tree, value};
 use crate::plan::Mapping;
 use crate::transport::shared_memory;
 
@@ -22,7 +22,7 @@ fn size(n: u32) -> WorldSize {
 fn spawn<T: Send>(
     (machines, n): Shape,
     timeout: Duration,
-    each: impl Fn(Arc<Machines>) -> T + Sync,
+    each: impl Fn(Arc<HierarchicalGroup>) -> T + Sync,
 ) -> Vec<T> {
     let mapping = Mapping::new(size(n), LENGTHS).total();
     std::thread::scope(|scope| {
@@ -36,9 +36,10 @@ fn spawn<T: Send>(
                 let local = Shm::open(&memory, mapping, Rank(own), size(n), timeout).unwrap();
                 let (rank, world) = (Rank(machine * n + own), size(machines * n));
                 let peers = std::mem::take(&mut peers);
-                let group = Machines::open(rank, world, local, timeout, |place, wait, watch| {
-                    Leaders::connected(place, peers, wait, watch)
-                });
+                let group =
+                    HierarchicalGroup::open(rank, world, local, timeout, |place, wait, watch| {
+                        InterNodeGroup::connected(place, peers, wait, watch)
+                    });
                 let (group, each) = (Arc::new(group.unwrap()), &each);
                 threads.push(scope.spawn(move || each(group)));
             }

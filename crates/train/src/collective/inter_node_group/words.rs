@@ -6,7 +6,7 @@
 
 use std::sync::MutexGuard;
 
-use super::{Leaders, State};
+use super::{InterNodeGroup, State};
 use crate::collective::gather_tree::{self, FEW, children, depth, height, parent};
 use crate::collective::links::Message;
 use crate::collective::message::Target;
@@ -15,7 +15,7 @@ use crate::collective::{Call, Error, Op};
 /// Bytes that go down the tree at a time, while the next come.
 pub(super) const PIECE: usize = 4 << 20;
 
-impl Leaders {
+impl InterNodeGroup {
     /// A call that moves no data.
     pub(in crate::collective) fn synchronize(
         &self,

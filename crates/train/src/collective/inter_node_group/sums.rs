@@ -8,20 +8,20 @@
 
 use std::ops::Range;
 
-use super::{Leaders, State};
+use super::{InterNodeGroup, State};
+use crate::collective::gradient_buffer::Memory;
 use crate::collective::links::Message;
 use crate::collective::message::Target;
 use crate::collective::reduce::share;
-use crate::collective::segment::Memory;
 use crate::collective::subtrees::finish_tree;
-use crate::collective::{Call, Elements, Error, Op, Segment};
+use crate::collective::{Call, Elements, Error, GradientBuffer, Op};
 use crate::failpoint;
 use crate::plan::AllReduce;
 use crate::units::Bytes;
 
-impl Leaders {
+impl InterNodeGroup {
     /// All ranks get the sums of the segment.
-    pub(super) fn sum(&self, segment: &mut Segment) -> Result<(), Error> {
+    pub(super) fn sum(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         let len = segment.len();
         let index = segment.index as u64;
         let values = private(segment)?;
@@ -37,7 +37,11 @@ impl Leaders {
     }
 
     /// Each rank gets the sums of its part of the segment.
-    pub(super) fn sum_parts(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    pub(super) fn sum_parts(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         let len = segment.len();
         let index = segment.index as u64;
         let values = private(segment)?;
@@ -137,7 +141,7 @@ impl Leaders {
 }
 
 /// Where a segment of such a group lives.
-fn private(segment: &mut Segment) -> Result<&mut Vec<f32>, Error> {
+fn private(segment: &mut GradientBuffer) -> Result<&mut Vec<f32>, Error> {
     match &mut segment.memory {
         Memory::Private(values) => Ok(values),
         Memory::Shared(_) => {

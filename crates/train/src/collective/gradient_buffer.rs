@@ -11,7 +11,7 @@ pub type Elements = Vec<Range<usize>>;
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///
 /// Its owner may write it. A reduction needs `&mut`, so it is not read while other ranks write it.
-pub struct Segment {
+pub struct GradientBuffer {
     pub(super) memory: Memory,
     pub(super) index: usize,
 }
@@ -24,7 +24,7 @@ pub(super) enum Memory {
     Shared(SharedFloats),
 }
 
-impl Segment {
+impl GradientBuffer {
     /// Memory of this rank's own for `n` elements, zeroed; `index` is its place in the call of
     /// `segments`.
     pub fn new(index: usize, n: usize) -> Self {
@@ -56,7 +56,7 @@ impl Segment {
     }
 }
 
-impl Deref for Segment {
+impl Deref for GradientBuffer {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
@@ -67,7 +67,7 @@ impl Deref for Segment {
     }
 }
 
-impl DerefMut for Segment {
+impl DerefMut for GradientBuffer {
     fn deref_mut(&mut self) -> &mut [f32] {
         match &mut self.memory {
             Memory::Private(values) => values,

@@ -13,7 +13,7 @@ use crate::collective::call::lengths_tag;
 use crate::collective::exchange::Connection;
 use crate::collective::links::{Exchange, Interrupts, Links, Meanwhile};
 use crate::collective::subtrees::subtrees;
-use crate::collective::{Call, Collective, Elements, Error, Op, Segment};
+use crate::collective::{Call, Collective, Elements, Error, GradientBuffer, Op};
 use crate::plan::AllReduce;
 use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -45,7 +45,7 @@ impl Place {
 
 /// One leader of the group. Where every machine has one rank, all are leaders, and this is the
 /// whole group.
-pub(super) struct Leaders {
+pub(super) struct InterNodeGroup {
     rank: Rank,
     world: WorldSize,
     /// Number of this machine.
@@ -80,13 +80,13 @@ impl State {
         done
     }
 
-    /// The sums of this leader's share, after [`Leaders::reduce_share`].
+    /// The sums of this leader's share, after [`InterNodeGroup::reduce_share`].
     pub(super) fn sums(&self) -> &[f32] {
         &self.parts[0]
     }
 }
 
-impl Leaders {
+impl InterNodeGroup {
     /// Takes over the connections to all other ranks, each on a machine of its own. Does not wait.
     pub(super) fn open(
         rank: Rank,
@@ -207,7 +207,7 @@ impl Leaders {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::device_group::Control for Leaders {
+impl crate::collective::device_group::Control for InterNodeGroup {
     fn end(&self) -> Option<Error> {
         // A thread that holds the connections is in a call, and finds out by itself.
         let mut state = self.state.try_lock().ok()?;
@@ -235,7 +235,7 @@ impl crate::collective::device_group::Control for Leaders {
     }
 }
 
-impl Collective for Leaders {
+impl Collective for InterNodeGroup {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -244,7 +244,7 @@ impl Collective for Leaders {
         self.world
     }
 
-    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<GradientBuffer>, Error> {
         let bytes = 4 * lengths.iter().sum::<usize>();
         let mut state = self.synchronize(Op::Segments, bytes, lengths_tag(lengths))?;
         if std::mem::replace(&mut state.given, true) {
@@ -252,15 +252,19 @@ impl Collective for Leaders {
                 what: "the segments were already given out".to_owned(),
             });
         }
-        let segment = |(index, &n)| Segment::new(index, n);
+        let segment = |(index, &n)| GradientBuffer::new(index, n);
         Ok(lengths.iter().enumerate().map(segment).collect())
     }
 
-    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+    fn all_reduce(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         self.sum(segment)
     }
 
-    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+    fn reduce_scatter(
+        &self,
+        segment: &mut GradientBuffer,
+        parts: &[Elements],
+    ) -> Result<(), Error> {
         self.sum_parts(segment, parts)
     }
 
