@@ -7,7 +7,7 @@ use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::{Map, Value, json};
 
 use crate::lab::{Lab, children};
-use crate::running::spawn;
+use crate::running::{flowing, spawn};
 
 /// A name, its `[data]`, and the loss for which its targets are.
 const DATA: [(&str, &str, &str); 11] = [
@@ -212,7 +212,7 @@ fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
             match ended.code {
                 0 => trained.push((model, kind)),
                 2 => {
-                    let told = ended.stderr.replace('\n', " ");
+                    let told = flowing(&ended.stderr);
                     assert!(told.contains("nothing was started"), "{model} {kind}: {told}");
                     let takes = told.contains(&format!("`{model}` takes"));
                     // Images may be too small for it, or no whole number of its patches.

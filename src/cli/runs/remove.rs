@@ -355,7 +355,7 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, ErrorPage> {
         for path in &own {
             let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
             let remove = if is_folder { files::remove_folder } else { files::remove_file };
-            remove(path).map_err(|error| unwritable(&error))?;
+            remove(path).map_err(|error| not_removed(folder, error))?;
         }
         // Those with foreign files stay.
         for folder in &folders {
@@ -377,7 +377,7 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, ErrorPage> {
 
 /// Removes a folder, and the one above if nothing else is in it: another run keeps it.
 fn remove_whole(folder: &Path) -> Result<(), ErrorPage> {
-    files::remove_folder(folder).map_err(|error| unwritable(&error))?;
+    files::remove_folder(folder).map_err(|error| not_removed(folder, error))?;
     files::remove_empty_parent(folder);
     Ok(())
 }
@@ -415,6 +415,16 @@ fn size_of(path: &Path) -> u64 {
         Ok(found) if found.is_dir() => size(path),
         Ok(found) => 512 * found.blocks(),
         Err(_) => 0,
+    }
+}
+
+/// Another `rm` of the same run may be faster.
+fn not_removed(folder: &Path, error: files::Error) -> ErrorPage {
+    match error {
+        files::Error::Io { reason, .. } if reason.kind() == std::io::ErrorKind::NotFound => {
+            gone(folder, reason)
+        }
+        error => unwritable(&error),
     }
 }
 

@@ -90,6 +90,12 @@ fn kind_of(signal: i32) -> Kind {
 }
 
 impl Early {
+    /// What has arrived, also where nobody has read it yet.
+    fn pending(&self) -> Option<Kind> {
+        let flagged = self.flags.iter().find(|(_, _, flag)| flag.load(Ordering::SeqCst));
+        self.arrived.first().copied().or(flagged.map(|(kind, _, _)| *kind))
+    }
+
     #[expect(clippy::disallowed_methods, reason = "a signal ends the program wherever it is")]
     fn end(&self, kind: Kind) -> ! {
         let next = self.remedy.as_ref().map(|remedy| format!("; `{remedy}` starts it"));
@@ -108,6 +114,9 @@ pub(crate) struct Uninterrupted(());
 pub(crate) fn uninterrupted() -> Uninterrupted {
     let mut early = early();
     if early.stage == Stage::Ending {
+        if let Some(kind) = early.pending() {
+            early.end(kind);
+        }
         early.stage = Stage::Waiting;
     }
     Uninterrupted(())
@@ -118,7 +127,7 @@ impl Uninterrupted {
     #[expect(clippy::unused_self, reason = "only what is not interrupted may ask")]
     pub(crate) fn ends(&self) -> bool {
         let early = early();
-        early.stage == Stage::Waiting && !early.arrived.is_empty()
+        early.stage == Stage::Waiting && early.pending().is_some()
     }
 
     /// What was made is whole and stays; this command starts it.
@@ -133,7 +142,7 @@ impl Drop for Uninterrupted {
         let mut early = early();
         if early.stage == Stage::Waiting {
             early.stage = Stage::Ending;
-            if let Some(&kind) = early.arrived.first() {
+            if let Some(kind) = early.pending() {
                 early.end(kind);
             }
         }
