@@ -107,5 +107,8 @@ fn a_users_backend_is_refused_where_it_does_not_reach_and_auto_leaves_it_alone()
     let page = planned(&[], 2).unwrap_err();
     let expected = "`distributed.backend`: connects ranks of one machine, and there are 2";
     assert!(page.contains(expected) && page.contains("backend = \"files\""), "{page}");
-    assert!(page.contains("^^^^^^^") && page.contains("omit it, or use backend = \"tcp\""), "{page}");
+    assert!(
+        page.contains("^^^^^^^") && page.contains("omit it, or use backend = \"tcp\""),
+        "{page}"
+    );
 }

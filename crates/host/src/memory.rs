@@ -135,10 +135,10 @@ pub fn release_pages(values: &mut [f32], pages: Pages) {
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+/// static ALLOCATOR: ddprun_host::memory::Allocator = ddprun_host::memory::Allocator;
 ///
 /// let block = vec![1u8; 1 << 20];
-/// assert!(ddprun::memory::is_installed() && ddprun::memory::in_use().0 >= 1 << 20);
+/// assert!(ddprun_host::memory::is_installed() && ddprun_host::memory::in_use().0 >= 1 << 20);
 /// # drop(block);
 /// ```
 pub struct Allocator;

@@ -2,8 +2,8 @@
 //! adds.
 //!
 //! ```
-//! use ddprun::config::json_schema;
-//! use ddprun::kinds::Kinds;
+//! use ddprun_plan::config::json_schema;
+//! use ddprun_run::kinds::Kinds;
 //!
 //! let kinds = Kinds::default();
 //! assert!(kinds.models.names().any(|name| name == "resnet18"));
@@ -14,8 +14,8 @@
 //! The keys of a misspelt experiment are searched among those of all kinds:
 //!
 //! ```
-//! use ddprun::config::load_text;
-//! use ddprun::kinds::Kinds;
+//! use ddprun_plan::config::load_text;
+//! use ddprun_run::kinds::Kinds;
 //!
 //! let text = "
 //!     [model]

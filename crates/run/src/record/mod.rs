@@ -17,8 +17,8 @@
 //!
 //! What a run has said can be read while it goes on, and afterwards:
 //! ```
-//! use ddprun::event::Event;
-//! use ddprun::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
+//! use ddprun_train::event::Event;
+//! use ddprun_run::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
 //!
 //! let logs = tempfile::tempdir().unwrap();
 //! let mut start = SinkStart { total_steps: 10, ..SinkStart::default() };

@@ -9,7 +9,7 @@
 //!
 //! Nothing here writes into a run, except [`retag`], into a file of its own.
 //! ```
-//! use ddprun::runs::{self, State};
+//! use ddprun_run::runs::{self, State};
 //!
 //! let listing = runs::list("logs".as_ref());
 //! for run in listing.runs.iter().filter(|run| run.state == State::Failed) {

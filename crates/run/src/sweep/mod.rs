@@ -11,8 +11,8 @@
 //! nothing outlives it; and it writes down each decision before it acts on it, so that it can be
 //! killed at any moment.
 //! ```
-//! use ddprun::config::sweep::Domain;
-//! use ddprun::sweep::value_at;
+//! use ddprun_plan::config::sweep::Domain;
+//! use ddprun_run::sweep::value_at;
 //! // What a search method draws is a share of each parameter's domain.
 //! let rates = Domain::LogUniform { min: 1e-4, max: 1e-2 };
 //! let middle = value_at(&rates, 0.5).as_f64().unwrap();

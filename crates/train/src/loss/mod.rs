@@ -5,8 +5,8 @@
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
-//! use ddprun::config::kind::Choice;
-//! use ddprun::loss::{Huber, Losses};
+//! use ddprun_plan::config::kind::Choice;
+//! use ddprun_train::loss::{Huber, Losses};
 //!
 //! let mut choice = Choice::of(&Huber::default());
 //! choice.set("delta", 0.5);

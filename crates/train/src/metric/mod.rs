@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
-//! use ddprun::metric::{Accuracy, Metric};
+//! use ddprun_train::metric::{Accuracy, Metric};
 //!
 //! let scores = Tensor::new(&[[0.1f32, 0.9], [0.8, 0.2]], &Device::Cpu)?;
 //! let kept = Accuracy.measure(&scores, &Tensor::new(&[1u32, 1], &Device::Cpu)?)?;

@@ -7,10 +7,10 @@
 //!
 //! ```
 //! use candle_core::{Result, Tensor};
-//! use ddprun::config::kind::{Choice, Kind};
-//! use ddprun::model::{Architecture, Model, Models};
-//! use ddprun::nn::{Builder, ForwardContext, Linear};
-//! use ddprun::plan::ModelPlan;
+//! use ddprun_plan::config::kind::{Choice, Kind};
+//! use ddprun_train::model::{Architecture, Model, Models};
+//! use candle_train::nn::{Builder, ForwardContext, Linear};
+//! use ddprun_plan::plan::ModelPlan;
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
 //!

@@ -98,7 +98,7 @@ impl Preparation {
 /// `min(1, limit / (norm + 1e-6))`, as `torch.nn.utils.clip_grad_norm_`.
 ///
 /// ```
-/// use ddprun::optim::clip_coefficient;
+/// use ddprun_train::optim::clip_coefficient;
 ///
 /// assert_eq!(clip_coefficient(0.5, 1.0), 1.0); // short enough
 /// assert!((clip_coefficient(4.0, 1.0) - 0.25).abs() < 1e-6);

@@ -8,8 +8,8 @@
 //! element. So is each scheduler: its options, and the rate after so many intervals.
 //!
 //! ```
-//! use ddprun::config::kind::Choice;
-//! use ddprun::optim::{Adam, Optimizers};
+//! use ddprun_plan::config::kind::Choice;
+//! use ddprun_train::optim::{Adam, Optimizers};
 //!
 //! let adam = Optimizers::default().build(&Choice::of(&Adam::default())).unwrap();
 //! assert_eq!(adam.state(), ["exp_avg", "exp_avg_sq"]);
