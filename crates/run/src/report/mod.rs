@@ -77,7 +77,7 @@ pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_events)?)
 }
 
-/// As [`read`], of recorded steps only the last before each other event and at the end.
+/// As `read`, of recorded steps only the last before each other event and at the end.
 pub fn read_milestones(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_milestones)?)
 }
@@ -90,7 +90,7 @@ fn log_of(
     if events.exists() { read(&events) } else { Ok(Log::default()) }
 }
 
-/// As [`read`], with events that were read before.
+/// As `read`, with events that were read before.
 pub fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
     let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
     let traces = Traces::read(folder, &log.events);

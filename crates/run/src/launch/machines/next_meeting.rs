@@ -17,11 +17,11 @@ use crate::launch::{NoRun, PreparedRun};
 /// Why the machines did not meet again.
 pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
 
-/// As [`join_again`], where nothing has failed and nothing is told.
+/// As `join_again`, where nothing has failed and nothing is told.
 ///
 /// # Errors
 ///
-/// As [`join_again`].
+/// As `join_again`.
 pub fn join_nodes_again(nodes: &mut Nodes) -> Result<(), MeetAgainError> {
     join_again(nodes, &Past::default(), &mut || false, &mut |_| ())
 }

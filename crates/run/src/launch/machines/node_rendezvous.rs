@@ -50,7 +50,7 @@ const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 ///
 /// # Errors
 ///
-/// As [`NodeRendezvousError`].
+/// As `NodeRendezvousError`.
 pub fn join_nodes<E: NotPrepared>(
     config: &NodeConfig,
     plan: &Plan,

@@ -127,7 +127,7 @@ pub(in crate::launch) fn take(fd: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Keeps stack frames out of the messages of errors, which `RUST_BACKTRACE` would put there; a
-/// panic still has them in the log of its rank. To be called first, as [`set_if_absent`].
+/// panic still has them in the log of its rank. To be called first, as `set_if_absent`.
 pub fn hide_backtraces_of_errors() {
     set_if_absent("RUST_LIB_BACKTRACE", "0");
 }
