@@ -36,22 +36,21 @@ enum Stage {
 
 struct Early {
     stage: Stage,
-    /// Those that wait.
-    arrived: Vec<Kind>,
-    /// What each signal sets as it arrives: the thread that reads them may be late.
-    flags: Vec<(Kind, SigId, Arc<AtomicBool>)>,
+    signals: Vec<ListenedSignal>,
     /// The command that starts what was made.
     remedy: Option<String>,
     say: fn(&str),
 }
 
-static EARLY: Mutex<Early> = Mutex::new(Early {
-    stage: Stage::Idle,
-    arrived: Vec::new(),
-    flags: Vec::new(),
-    remedy: None,
-    say: |_| (),
-});
+/// A signal whose handler sets a flag: the thread that reads signals may be late.
+struct ListenedSignal {
+    kind: Kind,
+    id: SigId,
+    has_arrived: Arc<AtomicBool>,
+}
+
+static EARLY: Mutex<Early> =
+    Mutex::new(Early { stage: Stage::Idle, signals: Vec::new(), remedy: None, say: |_| () });
 
 fn early() -> MutexGuard<'static, Early> {
     EARLY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,18 +65,18 @@ pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::R
     let all: Vec<i32> = signals.collect();
     let mut signals = Signals::new(&all)?;
     for signal in all {
-        let flag = Arc::new(AtomicBool::new(false));
-        let id = flag::register(signal, Arc::clone(&flag))?;
-        early().flags.push((kind_of(signal), id, flag));
+        let has_arrived = Arc::new(AtomicBool::new(false));
+        let id = flag::register(signal, Arc::clone(&has_arrived))?;
+        early().signals.push(ListenedSignal { kind: kind_of(signal), id, has_arrived });
     }
     (early().stage, early().say) = (Stage::Ending, say);
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            let kind = kind_of(signal);
-            let mut early = early();
+            let early = early();
             match early.stage {
-                Stage::Ending => early.end(kind),
-                Stage::Waiting => early.arrived.push(kind),
+                Stage::Ending => early.end(kind_of(signal)),
+                // Its flag is looked at when the wait is over.
+                Stage::Waiting => {}
                 Stage::Idle | Stage::Over => return,
             }
         }
@@ -85,15 +84,20 @@ pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::R
     Ok(())
 }
 
+impl ListenedSignal {
+    fn has_arrived(&self) -> bool {
+        self.has_arrived.load(Ordering::SeqCst)
+    }
+}
+
 fn kind_of(signal: i32) -> Kind {
     if signal == SIGINT { Kind::Interruption } else { Kind::Preemption }
 }
 
 impl Early {
-    /// What has arrived, also where nobody has read it yet.
+    /// A signal that has arrived, whether or not the thread has read it.
     fn pending(&self) -> Option<Kind> {
-        let flagged = self.flags.iter().find(|(_, _, flag)| flag.load(Ordering::SeqCst));
-        self.arrived.first().copied().or(flagged.map(|(kind, _, _)| *kind))
+        self.signals.iter().find(|signal| signal.has_arrived()).map(|signal| signal.kind)
     }
 
     #[expect(clippy::disallowed_methods, reason = "a signal ends the program wherever it is")]
@@ -149,22 +153,18 @@ impl Drop for Uninterrupted {
     }
 }
 
-/// Says that a run or a sweep listens from now on; whether such a signal has arrived before, also
-/// one that nobody has read yet.
+/// Hands signals of this kind over to a run or a sweep, and returns whether one has arrived before.
 pub(super) fn take_over(kind: Kind) -> bool {
     let mut early = early();
     early.stage = match early.stage {
         Stage::Idle => Stage::Idle,
         _ => Stage::Over,
     };
-    let mut has_arrived = early.arrived.contains(&kind);
-    early.flags.retain(|(other, id, flag)| {
-        let is_other = *other != kind;
-        if !is_other {
-            low_level::unregister(*id);
-            has_arrived |= flag.load(Ordering::SeqCst);
-        }
-        is_other
-    });
-    has_arrived
+    let all = std::mem::take(&mut early.signals).into_iter();
+    let (handed_over, rest): (Vec<_>, Vec<_>) = all.partition(|signal| signal.kind == kind);
+    early.signals = rest;
+    for signal in &handed_over {
+        low_level::unregister(signal.id);
+    }
+    handed_over.iter().any(ListenedSignal::has_arrived)
 }
