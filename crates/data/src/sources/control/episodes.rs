@@ -1,8 +1,8 @@
-//! Episodes in memory, and what their readers share.
+//! Episodes in memory, the trait of what reads them, and what its readers share.
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::read;
@@ -26,6 +26,21 @@ impl Episodes {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| start..end)
     }
+}
+
+/// Reads one form of stored trajectories.
+pub(super) trait TrajectoryReader: Sync {
+    /// Whether the file or folder `path` has this form.
+    fn reads(&self, path: &Path) -> bool;
+
+    /// All episodes, with the images of `cameras`.
+    fn episodes(&self, path: &Path, cameras: &[String]) -> Result<Episodes, Error>;
+
+    /// Cameras whose images can be read beside the numbers.
+    fn cameras(&self, path: &Path) -> Result<Vec<String>, Error>;
+
+    /// Files with numbers, and those with images of `cameras`, below the folder `path`.
+    fn files(&self, path: &Path, cameras: &[String]) -> Result<[Vec<PathBuf>; 2], Error>;
 }
 
 /// A file of trajectories and its bytes; `expected` says what one holds.

@@ -4,7 +4,6 @@ mod chunk;
 mod images;
 mod pixel_stats;
 mod episodes;
-mod reader;
 mod npz;
 mod parquet;
 pub(crate) mod windows;

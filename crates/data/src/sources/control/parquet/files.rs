@@ -6,11 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::sources::control::episodes::Episodes;
+use crate::sources::control::episodes::{Episodes, TrajectoryReader};
 use crate::sources::control::images::Camera;
 use crate::sources::control::parquet::images::{Numbers, images, listed as listed_images, seen};
 use crate::sources::control::parquet::table::{EXPECTED, Table};
-use crate::sources::control::reader::TrajectoryReader;
 use crate::walk::files_below;
 
 /// Names of the columns, the first that is there counts.
