@@ -13,7 +13,7 @@ use crate::cli::{answer, export};
 use crate::kinds::Kinds;
 use crate::record::complain;
 use crate::record::text::metric;
-use crate::runs::{self, Chosen, StoredRun, chosen, enter_best_run};
+use crate::runs::{self, ChosenCheckpoint, StoredRun, choose_checkpoint, enter_best_run};
 use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -24,7 +24,7 @@ pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<ExitCode,
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
         CheckpointVerb::Export(args) => {
             let to = export::file(args)?;
-            export::export(args, &one_meant(args)?, &to, kinds)
+            export::export(args, &named_checkpoint(args)?, &to, kinds)
         }
     }
 }
@@ -32,7 +32,7 @@ pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<ExitCode,
 /// A line for each checkpoint; exit 7 if one is damaged.
 fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     let mut code = ExitCode::Ok;
-    for path in meant(word)? {
+    for path in named_checkpoints(word)? {
         match checkpoint::verify(&path) {
             // Its run goes on, and has deleted it since it was listed.
             Err(checkpoint::Error::Gone { .. }) => {}
@@ -53,7 +53,7 @@ fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
 
 /// What is in each checkpoint; in one that was named, every tensor.
 fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
-    let paths = meant(word)?;
+    let paths = named_checkpoints(word)?;
     let with_tensors = word.is_some_and(|word| checkpoint::is_checkpoint(Path::new(word)));
     let mut code = ExitCode::Ok;
     for path in paths {
@@ -139,15 +139,15 @@ impl Contents {
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
 /// a folder of them or of a run.
-fn one_meant(args: &ExportArgs) -> Result<Chosen, ErrorPage> {
+fn named_checkpoint(args: &ExportArgs) -> Result<ChosenCheckpoint, ErrorPage> {
     let word = args.checkpoint.as_str();
-    let chosen = chosen(Some(word), args.latest, args.strict);
+    let chosen = choose_checkpoint(Some(word), args.latest, args.strict);
     chosen.map_err(|refusal| or_checkpoint(refusal, word))
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those
 /// of the newest run.
-fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, ErrorPage> {
+fn named_checkpoints(word: Option<&str>) -> Result<Vec<PathBuf>, ErrorPage> {
     let path = word.map(PathBuf::from);
     if let Some(path) = path.as_ref().filter(|path| checkpoint::is_checkpoint(path)) {
         return Ok(vec![path.clone()]);

@@ -20,7 +20,7 @@ use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, DATA, line, newest_of, to_stderr};
 use crate::report;
-use crate::runs::{StoredRun, chosen};
+use crate::runs::{StoredRun, choose_checkpoint};
 use crate::session::{ALONE, generate, prepare, source_of};
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker::{self, Details, Measured};
@@ -38,7 +38,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, Error
     }
     let (run, changes) = run_and_changes(&args.words);
     let here = std::env::current_dir().unwrap_or_default();
-    let chosen = chosen(run, args.latest, args.strict)?;
+    let chosen = choose_checkpoint(run, args.latest, args.strict)?;
     let (description, opened) = (chosen.run()?, &chosen.opened);
     let mut plan = if changes.is_empty() {
         description.plan.clone()

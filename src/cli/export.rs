@@ -16,7 +16,7 @@ use crate::kinds::Kinds;
 use crate::model::{Written, peft};
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::record::to_stderr;
-use crate::runs::Chosen;
+use crate::runs::ChosenCheckpoint;
 use crate::session::source_of;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -89,7 +89,7 @@ impl Files {
 /// Writes what is asked for.
 pub(crate) fn export(
     args: &ExportArgs,
-    exported: &Chosen,
+    exported: &ChosenCheckpoint,
     to: &Path,
     kinds: &Kinds,
 ) -> Result<ExitCode, ErrorPage> {
@@ -176,7 +176,7 @@ fn unnamed_format(to: &Path, extension: &str) -> ErrorPage {
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
 fn export_weights(
-    exported: &Chosen,
+    exported: &ChosenCheckpoint,
     to: &Path,
     args: &ExportArgs,
     kinds: &Kinds,
@@ -240,7 +240,7 @@ fn add_config(to: &Path, config: &Value, files: &mut Files) {
 }
 
 /// The model with those weights, as ONNX.
-fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, ErrorPage> {
+fn onnx(exported: &ChosenCheckpoint, kinds: &Kinds) -> Result<Vec<u8>, ErrorPage> {
     let (plan, weights) = (exported.plan()?, exported.averaged()?);
     let refused = |error: &(dyn Error + 'static)| ErrorPage::of(ExitCode::Refused, error);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
@@ -254,7 +254,7 @@ fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, ErrorPage> {
 
 /// Says beside the file what the inputs of the model are made of. Weights alone are worth having.
 fn describe_inputs(
-    exported: &Chosen,
+    exported: &ChosenCheckpoint,
     to: &Path,
     format: ExportFormat,
     kinds: &Kinds,
@@ -297,7 +297,7 @@ fn copy_beside<'a>(to: &Path, sources: impl Iterator<Item = &'a Path>, files: &m
 }
 
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), ErrorPage> {
+fn export_peft(exported: &ChosenCheckpoint, to: &Path, files: &mut Files) -> Result<(), ErrorPage> {
     let (lora, base) = exported.adapters()?;
     let model = exported.averaged()?;
     let adapters = checkpoint::peft(&model)?;

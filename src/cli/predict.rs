@@ -14,7 +14,7 @@ use crate::launch::Role;
 use crate::launch::rank_env::{self, Foreign};
 use crate::predict::{self, Format, Job, Progress};
 use crate::record::{self, is_json, json_line, to_stderr};
-use crate::runs::{self, Meant, RUN, chosen, find_sweep, meant};
+use crate::runs::{self, CheckpointRef, RUN, choose_checkpoint, find_sweep};
 use crate::sweep;
 use crate::terminal::escape_lines;
 use crate::units::BatchSize;
@@ -25,7 +25,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, Err
     let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
-    let chosen = chosen(run, args.latest, args.strict)?;
+    let chosen = choose_checkpoint(run, args.latest, args.strict)?;
     let mut plan = chosen.run()?.plan.clone();
     if let Some(size) = args.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;
@@ -136,23 +136,23 @@ impl Write for Stdout {
 fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), ErrorPage> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();
-    let is_input = match meant(first) {
+    let is_input = match CheckpointRef::parse(first) {
         _ if first.starts_with(RUN) => false,
-        Meant::Checkpoint(_) | Meant::Folder(..) => false,
-        Meant::Run(run, _) if is_run(Path::new(run)) => false,
-        Meant::Run(run, _) if Path::new(first).exists() && runs::is_name(run) => {
+        CheckpointRef::Checkpoint(_) | CheckpointRef::Folder(..) => false,
+        CheckpointRef::Run(run, _) if is_run(Path::new(run)) => false,
+        CheckpointRef::Run(run, _) if Path::new(first).exists() && runs::is_name(run) => {
             let is_input = rest.is_empty();
             to_stderr(&taken(first, is_input));
             is_input
         }
-        Meant::Run(..) if runs::is_experiment(first) => {
+        CheckpointRef::Run(..) if runs::is_experiment(first) => {
             let help = runs::of_experiment(first);
             let page = format!("error: `{first}` is not data\n  do: {help}");
             return Err(ErrorPage::new(ExitCode::Refused, page));
         }
-        Meant::Run(..) if Path::new(first).exists() => true,
-        Meant::Run(run, _) if is_named(run) => false,
-        Meant::Run(..) => return Err(unknown(first)),
+        CheckpointRef::Run(..) if Path::new(first).exists() => true,
+        CheckpointRef::Run(run, _) if is_named(run) => false,
+        CheckpointRef::Run(..) => return Err(unknown(first)),
     };
     if is_input { some(None, paths(words)) } else { some(Some(first), paths(rest)) }
 }

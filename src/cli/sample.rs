@@ -13,14 +13,14 @@ use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
 use crate::plan::{Modality, Plan};
 use crate::record::to_stderr;
-use crate::runs::chosen;
+use crate::runs::choose_checkpoint;
 use crate::session::source_of;
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker::{self, Sampling};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
-    let chosen = chosen(args.run.as_deref(), args.latest, args.strict)?;
+    let chosen = choose_checkpoint(args.run.as_deref(), args.latest, args.strict)?;
     let (plan, opened) = (&chosen.run()?.plan, &chosen.opened);
     if plan.data.source.modality == Modality::Behaviour {
         return policy::sample(args, plan, opened, kinds);

@@ -15,12 +15,9 @@ use crate::predict::cut::parts;
 use crate::predict::error::Error;
 use crate::predict::form::{Form, Outcome};
 use crate::predict::row::{Column, Row, Value};
-use crate::runs::{self, Meant, StoredRun, has_checkpoint, meant, run_of};
+use crate::runs::{self, CheckpointRef, LOGS, StoredRun, has_checkpoint, run_of};
 use crate::user_error::ExitCode;
 use crate::worker::{self, Alone};
-
-/// Where runs are looked for by their names.
-const LOGS: &str = "logs";
 
 /// The model of a run, with the weights of its best checkpoint: their averages where it keeps some.
 pub struct Predictor {
@@ -143,19 +140,19 @@ fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
         let what = || format!("the logs of the run of `{word}` are not here");
         run_of(checkpoints, logs).ok_or_else(|| Error::new(ExitCode::Refused, what()))
     };
-    Ok(match meant(word) {
-        Meant::Run(name, which) => {
+    Ok(match CheckpointRef::parse(word) {
+        CheckpointRef::Run(name, which) => {
             let found = runs::find_run_that(logs, Some(name), &has_checkpoint);
             let found = found.map_err(|error| Error::new(ExitCode::Refused, error.to_string()))?;
             let stored = StoredRun::seen_from_here(&found)?;
             let opened = stored.checkpoint(which)?;
             (stored, opened)
         }
-        Meant::Checkpoint(path) => {
+        CheckpointRef::Checkpoint(path) => {
             let folder = folder_of(path.parent().unwrap_or(&path))?;
             (StoredRun::seen_from_here(&folder)?, checkpoint::open(&path)?)
         }
-        Meant::Folder(path, which) => {
+        CheckpointRef::Folder(path, which) => {
             let stored = StoredRun::seen_from_here(&folder_of(&path)?)?;
             let opened = runs::open(&path, Some(&stored.plan.checkpoint), which)?;
             (stored, opened)

@@ -238,7 +238,7 @@ pub(crate) fn ranks(
     let launched = facts.launched_world.is_some();
     let mpi = launched && facts.mpi == Some(MpiFacts::Found);
     let mut ranks = Ranks { world: all, local_world, nodes, launched, mpi, gpus, backend: None };
-    ranks.backend = chosen(loaded, &ranks, backends)?.cloned();
+    ranks.backend = choose_backend(loaded, &ranks, backends)?.cloned();
     let problem = no_gpus(loaded, facts, &ranks)
         .or_else(|| no_mpi(loaded, facts, &ranks))
         .or_else(|| no_library_sums(loaded, &ranks))
@@ -247,7 +247,7 @@ pub(crate) fn ranks(
 }
 
 /// The backend that the experiment names, or else the best one for the ranks.
-fn chosen<'a>(
+fn choose_backend<'a>(
     loaded: &Loaded,
     ranks: &Ranks,
     backends: &'a [BackendFacts],

@@ -28,9 +28,9 @@ pub const LINK_TO_LOGS: &str = "logs";
 /// Folders above that of a checkpoint's run in which its logs are looked for under any name.
 const LEVELS: usize = 3;
 
-/// What a word means.
+/// What a word names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meant<'a> {
+pub enum CheckpointRef<'a> {
     /// A run, by its folder, its name or its id.
     Run(&'a str, Which),
     /// A checkpoint, without links.
@@ -39,22 +39,24 @@ pub enum Meant<'a> {
     Folder(PathBuf, Which),
 }
 
-/// What `word` means.
-pub fn meant(word: &str) -> Meant<'_> {
-    if let Some(word) = word.strip_prefix(RUN) {
+impl<'a> CheckpointRef<'a> {
+    /// Tells whether `word` names a run, a checkpoint or a folder of them.
+    pub fn parse(word: &'a str) -> Self {
+        if let Some(word) = word.strip_prefix(RUN) {
+            let (run, which) = split(word);
+            return Self::Run(run, which);
+        }
+        if is_checkpoint(Path::new(word)) {
+            return Self::Checkpoint(real(Path::new(word)));
+        }
         let (run, which) = split(word);
-        return Meant::Run(run, which);
+        let path = Path::new(run);
+        let holds_checkpoints = || checkpoint::all(path).is_ok_and(|all| !all.is_empty());
+        if path.is_dir() && !is_run(path) && holds_checkpoints() {
+            return Self::Folder(real(path), which);
+        }
+        Self::Run(run, which)
     }
-    if is_checkpoint(Path::new(word)) {
-        return Meant::Checkpoint(real(Path::new(word)));
-    }
-    let (run, which) = split(word);
-    let path = Path::new(run);
-    let holds_checkpoints = || checkpoint::all(path).is_ok_and(|all| !all.is_empty());
-    if path.is_dir() && !is_run(path) && holds_checkpoints() {
-        return Meant::Folder(real(path), which);
-    }
-    Meant::Run(run, which)
 }
 
 fn real(path: &Path) -> PathBuf {
@@ -109,7 +111,7 @@ pub fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
     };
     let linked = Some(real(&folder.join(LINK_TO_LOGS)));
     let above = || folder.ancestors().skip(2);
-    let beside = above().map(|root| root.join("logs").join(name).join(id));
+    let beside = above().map(|root| root.join(LOGS).join(name).join(id));
     let named = above().take(LEVELS).flat_map(|root| {
         let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().join(name).join(id))
@@ -124,7 +126,7 @@ pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     let checkpoints = real(&run.checkpoints);
     let Some(named) = logs.parent() else { return Ok(()) };
     let name = named.file_name().unwrap_or_default();
-    let is_usual = |root: &Path| root.join("logs").join(name) == named;
+    let is_usual = |root: &Path| root.join(LOGS).join(name) == named;
     if checkpoints.ancestors().skip(2).any(is_usual) {
         return Ok(());
     }
@@ -179,18 +181,24 @@ fn of_step(folder: &Path, step: u64) -> Result<Opened, Error> {
 }
 
 /// A checkpoint.
-pub struct Chosen {
+pub struct ChosenCheckpoint {
     pub opened: Opened,
     /// Its run, if that is here.
     run: Option<StoredRun>,
 }
 
-/// The checkpoint that `word` names ([`meant`]); without a word one of the newest run that has any,
-/// which is said. Of a run it is the best, or the newest, if that is asked for or no best one is
-/// kept. Goes to where the run's paths begin. Where the newest one is damaged, the newest intact
-/// one is taken, which is said; a `strict` choice is then refused.
-pub fn chosen(word: Option<&str>, newest: bool, strict: bool) -> Result<Chosen, ErrorPage> {
-    let found = found(word, newest)?;
+/// Opens the checkpoint that `word` names ([`CheckpointRef::parse`]); without a word, one of the
+/// newest run that has any, which is named on stderr.
+///
+/// For a run, this is its best checkpoint, or its newest if `newest` is set or no best one is kept.
+/// If the newest one is damaged, this warns and opens the newest intact one; with `strict`, it fails
+/// instead. The current folder becomes the one that the run's paths are relative to.
+pub fn choose_checkpoint(
+    word: Option<&str>,
+    newest: bool,
+    strict: bool,
+) -> Result<ChosenCheckpoint, ErrorPage> {
+    let found = open_named(word, newest)?;
     say_passed_over(&found.opened, strict)?;
     let ema = found.run.as_ref().and_then(|run| run.plan.ema);
     if let Some(young) = ema.and_then(|ema| ema.young(found.opened.state.updates)) {
@@ -214,27 +222,27 @@ pub fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), ErrorPage> {
     Ok(())
 }
 
-fn found(word: Option<&str>, newest: bool) -> Result<Chosen, ErrorPage> {
+fn open_named(word: Option<&str>, newest: bool) -> Result<ChosenCheckpoint, ErrorPage> {
     let unusable = ErrorPage::from;
-    match word.map_or(Meant::Run("", Which::Any), meant) {
-        Meant::Run(name, which) => {
+    match word.map_or(CheckpointRef::Run("", Which::Any), CheckpointRef::parse) {
+        CheckpointRef::Run(name, which) => {
             let folder = best_run_that(word.map(|_| name), &has_checkpoint)?;
             let run = enter_found(&folder)?;
             if word.is_none() {
                 to_stderr(&format!("run {} of `{}`", run.run.id, run.run.logs.display()));
             }
             let opened = run.checkpoint(which.or_newest(newest)).map_err(unusable)?;
-            Ok(Chosen { opened, run: Some(run) })
+            Ok(ChosenCheckpoint { opened, run: Some(run) })
         }
-        Meant::Checkpoint(path) => {
+        CheckpointRef::Checkpoint(path) => {
             let opened = checkpoint::open(&path).map_err(|error| unusable(error.into()))?;
-            Ok(Chosen { opened, run: path.parent().and_then(entered).transpose()? })
+            Ok(ChosenCheckpoint { opened, run: path.parent().and_then(entered).transpose()? })
         }
-        Meant::Folder(path, which) => {
+        CheckpointRef::Folder(path, which) => {
             let run = entered(&path).transpose()?;
             let plan = run.as_ref().map(|run| &run.plan.checkpoint);
             let opened = open(&path, plan, which.or_newest(newest)).map_err(unusable)?;
-            Ok(Chosen { opened, run })
+            Ok(ChosenCheckpoint { opened, run })
         }
     }
 }
@@ -244,7 +252,7 @@ fn entered(folder: &Path) -> Option<Result<StoredRun, ErrorPage>> {
     run_of(folder, Path::new(LOGS)).map(|logs| enter_found(&logs))
 }
 
-impl Chosen {
+impl ChosenCheckpoint {
     /// The run of the checkpoint.
     pub fn run(&self) -> Result<&StoredRun, ErrorPage> {
         self.run.as_ref().ok_or_else(|| {
@@ -307,7 +315,8 @@ mod tests {
     fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
         let check = |word, run, which| {
             assert_eq!(split(word), (run, which), "{word}");
-            assert_eq!(meant(&format!("{RUN}{word}")), Meant::Run(run, which), "{word}");
+            let named = format!("{RUN}{word}");
+            assert_eq!(CheckpointRef::parse(&named), CheckpointRef::Run(run, which), "{word}");
         };
         check("quickstart", "quickstart", Which::Any);
         check("quickstart/best", "quickstart", Which::Best);

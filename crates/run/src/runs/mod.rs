@@ -35,8 +35,8 @@ mod owner;
 use std::path::{Path, PathBuf};
 
 pub use checkpoint_ref::{
-    Chosen, LINK_TO_LOGS, Meant, RUN, chosen, has_checkpoint, link_logs, meant, nearest, open,
-    run_of, say_passed_over, split,
+    CheckpointRef, ChosenCheckpoint, LINK_TO_LOGS, RUN, choose_checkpoint, has_checkpoint,
+    link_logs, nearest, open, run_of, say_passed_over, split,
 };
 pub use config::{Difference, config, differences, leaves};
 pub use enter::{enter_best_run, enter_run};

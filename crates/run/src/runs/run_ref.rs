@@ -43,7 +43,8 @@ fn sweeps() -> Vec<PathBuf> {
     found.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// The log folder of the run that `word` names; of a sweep of its best trial, which is said.
+/// Finds the log folder of the run that `word` names. For a sweep, that is the folder of its best
+/// trial, and a line on stderr says which one it is.
 pub fn best_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
     best_run_that(word, &|_| true)
 }

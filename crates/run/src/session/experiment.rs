@@ -123,7 +123,7 @@ pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Er
     let vocabulary = vocabulary(kinds);
     let mut loaded = config::load(path, changes, &vocabulary)?;
     let absent = loaded.absent_inputs(&vocabulary);
-    // One alone is said where it is opened, with what it should hold.
+    // A single one is reported by what opens it, which knows what the file should hold.
     if absent.len() > 1 {
         let are_data = absent.iter().all(|problem| problem.key().starts_with("data."));
         let code = if are_data { ExitCode::Data } else { ExitCode::Refused };

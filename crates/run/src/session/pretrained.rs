@@ -12,7 +12,7 @@ use crate::config::kind::{Choice, Options};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::model;
 use crate::record::{DESCRIPTION, newest_of, to_stderr};
-use crate::runs::{self, Meant, RUN, StoredRun, has_checkpoint, meant, nearest, run_of, split};
+use crate::runs::{self, CheckpointRef, RUN, StoredRun, has_checkpoint, nearest, run_of, split};
 use crate::user_error::{ErrorPage, UserError};
 
 const KEY: &str = "model.pretrained";
@@ -132,25 +132,25 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
         let path = path.canonicalize().or_else(|_| whole()).unwrap_or_else(|_| path.to_owned());
         return Ok(Some(of_checkpoint(Opened { path, ..opened })));
     }
-    Ok(Some(match meant(word) {
-        Meant::Checkpoint(path) => {
+    Ok(Some(match CheckpointRef::parse(word) {
+        CheckpointRef::Checkpoint(path) => {
             of_checkpoint(checkpoint::open(&path).map_err(runs::Error::from)?)
         }
-        Meant::Folder(path, which) => {
+        CheckpointRef::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
             let kept = run.as_ref().map(|run| &run.plan.checkpoint);
             Found::new(runs::open(&path, kept, which)?, run.as_ref())
         }
-        Meant::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
+        CheckpointRef::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
             let run = StoredRun::seen_from_here(Path::new(run))?;
             Found::new(run.checkpoint(which)?, Some(&run))
         }
-        Meant::Run(..) if path.is_dir() => {
+        CheckpointRef::Run(..) if path.is_dir() => {
             let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());
             let help = "name the safetensors file in it, a checkpoint, or a run as `run:NAME`";
             return Err(Unfound { what, help: Some(help.to_owned()) });
         }
-        Meant::Run(..) => return Ok(None),
+        CheckpointRef::Run(..) => return Ok(None),
     }))
 }
 

@@ -54,7 +54,8 @@ pub(crate) fn note(run: &RunFolders, prepared: &Prepared) -> Result<(), ErrorPag
     }
     let path = run.logs.join(FILE);
     // What was asked for first: `ddprun resume` names the run, and asks for nothing.
-    let asked = read(&path).map_or_else(|| asked(&prepared.loaded), |before| Ok(before.asked))?;
+    let asked =
+        read(&path).map_or_else(|| experiment_hash(&prepared.loaded), |before| Ok(before.asked))?;
     let note = Note { format: FORMAT, launches, asked };
     let text = serde_json::to_vec_pretty(&note).unwrap_or_default();
     files::write_atomic(&path, &text).map_err(unwritable)
@@ -74,7 +75,7 @@ pub(crate) fn begun(
     let launches = launch_ids();
     let again: Vec<&LaunchId> = launches.iter().filter(|launch| launch.may_be_again()).collect();
     let Some(launch) = again.first() else { return Ok(None) };
-    let asked = asked(loaded)?;
+    let asked = experiment_hash(loaded)?;
     let logs = loaded.experiment.logging.dir.join(loaded.name());
     let notes: Vec<_> = notes(&logs).filter(|(_, note)| note.asked == asked).collect();
     match choose(&again, &notes) {
@@ -155,8 +156,8 @@ fn unclear(launch: &LaunchId, folders: &[&Path]) -> ErrorPage {
     ErrorPage::new(ExitCode::Refused, page)
 }
 
-/// A hash of the experiment as it was asked for.
-fn asked(loaded: &Loaded) -> Result<String, ErrorPage> {
+/// Hashes the experiment as it was written, before anything is decided.
+fn experiment_hash(loaded: &Loaded) -> Result<String, ErrorPage> {
     let mut experiment = loaded.experiment.clone();
     if let Some(word) = loaded.word("model.pretrained").filter(|word| word.starts_with(RUN)) {
         // The best checkpoint of the other run may be another one by now.

@@ -40,9 +40,9 @@ pub struct ResumedRun {
     pub strict: bool,
 }
 
-/// The checkpoints of a run.
+/// What is left of the checkpoints that a run has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Past {
+enum CheckpointHistory {
     /// There are some.
     Saved,
     /// It ended before the first one.
@@ -66,7 +66,7 @@ impl ResumedRun {
     pub(crate) fn own(&self, prepared: &Prepared) -> Result<OwnedRun, ErrorPage> {
         refuse_checkpoints_of_others(&self.folders)?;
         if self.strict {
-            // What is damaged where none is intact is said by the ranks.
+            // If none is intact, the ranks report the damage.
             let newest = checkpoint::newest(&self.folders.checkpoints).ok();
             newest.map_or(Ok(()), |newest| say_passed_over(&newest, true))?;
         }
@@ -88,16 +88,16 @@ impl ResumedRun {
         let refuse = |code, what: &str, help: &str| {
             Err(ErrorPage::new(code, format!("error: {what}\n  do: {help}")))
         };
-        let past = past(&self.folders)?;
-        match (past, self.gone) {
-            (Past::Saved, MissingCheckpoints::Refused) => Ok(false),
-            (Past::Saved, MissingCheckpoints::FromScratch) => refuse(
+        let history = checkpoint_history(&self.folders)?;
+        match (history, self.gone) {
+            (CheckpointHistory::Saved, MissingCheckpoints::Refused) => Ok(false),
+            (CheckpointHistory::Saved, MissingCheckpoints::FromScratch) => refuse(
                 ExitCode::Refused,
                 &format!("refusing `--from-scratch`: this run has checkpoints in `{folder}`"),
                 "omit `--from-scratch`; if none of them is intact, move that folder away first",
             ),
-            (Past::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
-            (Past::Complete(steps), MissingCheckpoints::Refused) => {
+            (CheckpointHistory::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
+            (CheckpointHistory::Complete(steps), MissingCheckpoints::Refused) => {
                 let complete = format!("all {steps} steps are done, and none was saved");
                 let help = "train it again from step 0 with `ddprun resume --from-scratch`";
                 if total_steps <= steps {
@@ -107,8 +107,8 @@ impl ResumedRun {
                 let what = format!("cannot continue: {complete} (`checkpoint.every = \"never\"`)");
                 refuse(ExitCode::Checkpoint, &what, help)
             }
-            (Past::Lost | Past::Unknown, MissingCheckpoints::Refused) => {
-                let had = if past == Past::Lost { "had" } else { "may have" };
+            (CheckpointHistory::Lost | CheckpointHistory::Unknown, MissingCheckpoints::Refused) => {
+                let had = if history == CheckpointHistory::Lost { "had" } else { "may have" };
                 refuse(
                     ExitCode::Checkpoint,
                     &format!("there is no checkpoint in `{folder}`, and this run {had} saved some"),
@@ -121,21 +121,22 @@ impl ResumedRun {
 }
 
 /// What the folders of a run tell of its checkpoints.
-fn past(run: &RunFolders) -> Result<Past, ErrorPage> {
+fn checkpoint_history(run: &RunFolders) -> Result<CheckpointHistory, ErrorPage> {
     let folder = &run.checkpoints;
     let found = checkpoint::all(folder);
     let found = found.map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     if !found.is_empty() {
-        return Ok(Past::Saved);
+        return Ok(CheckpointHistory::Saved);
     }
     // Links are younger than a checkpoint.
     if folder.join("latest").is_symlink() {
-        return Ok(Past::Lost);
+        return Ok(CheckpointHistory::Lost);
     }
     let unreadable = |error: record::Error| ErrorPage::of(ExitCode::Storage, &error);
     let (events, history) = (run.logs.join(EVENTS), run.logs.join(HISTORY));
     // The folder is older than the run; what was saved last may not be recorded.
-    let unsaved = if folder.is_dir() { Past::Unsaved } else { Past::Unknown };
+    let unsaved =
+        if folder.is_dir() { CheckpointHistory::Unsaved } else { CheckpointHistory::Unknown };
     if events.is_file() {
         let log = record::read_events(&events).map_err(unreadable)?;
         let complete = log.effective().into_iter().rev().find_map(|stamped| match &stamped.event {
@@ -143,15 +144,15 @@ fn past(run: &RunFolders) -> Result<Past, ErrorPage> {
             _ => None,
         });
         return Ok(match complete {
-            Some(steps) => Past::Complete(steps),
-            None if had_saved(&log.events) => Past::Lost,
+            Some(steps) => CheckpointHistory::Complete(steps),
+            None if had_saved(&log.events) => CheckpointHistory::Lost,
             None => unsaved,
         });
     }
     let epochs = record::read_epochs(&run.logs.join(EPOCHS)).map_err(unreadable)?;
     let is_silent = epochs.is_none_or(|epochs| epochs.is_empty())
         && (!history.is_file() || record::read_history(&history).map_err(unreadable)?.is_empty());
-    Ok(if is_silent { unsaved } else { Past::Unknown })
+    Ok(if is_silent { unsaved } else { CheckpointHistory::Unknown })
 }
 
 /// Whether a checkpoint had been written since the run last began at its first step.

@@ -1,6 +1,10 @@
 //! A start of ranks: as their launcher on this machine or on one of several, or as one of them under
 //! a foreign launcher.
 
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
 use crate::config::values::Auto;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
@@ -15,9 +19,6 @@ use crate::session::run_folder::OwnedRun;
 use crate::session::supervise::{Launched, take_part, watch};
 use crate::terminal::counted;
 use crate::user_error::{ErrorPage, ExitCode};
-use std::fmt;
-use std::path::Path;
-use std::time::Duration;
 
 /// Asks for the run that this launch had begun before its launcher started it again, or else for a
 /// new one.
@@ -60,7 +61,7 @@ pub fn launch(
                     Err(no_way(launched, &request))
                 }
             }
-            _ => foreign(make, (role, launched), timeout, kinds),
+            _ => foreign(make, role, launched, timeout, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for \
@@ -113,7 +114,8 @@ impl NotPrepared for Never {}
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<RunRequest, ErrorPage>,
-    (role, place): (&Role, &Foreign),
+    role: &Role,
+    place: &Foreign,
     timeout: &dyn Fn() -> Option<Duration>,
     kinds: &Kinds,
 ) -> Result<Launched, ErrorPage> {

@@ -88,7 +88,7 @@ impl Details {
         data: &dyn Dataset,
     ) -> Self {
         let names = &plan.data.classes;
-        let outcomes = engine.kept(found, OUTCOMES);
+        let outcomes = engine.metric_state(found, OUTCOMES);
         let name = |class: u32| names.get(class as usize).cloned().unwrap_or(class.to_string());
         let worst = found.worst.iter().map(|worst| WorstSample {
             sample: unquoted(&data.name(worst.sample as usize)),
@@ -99,10 +99,12 @@ impl Details {
         Self {
             split: split.name(),
             classes: outcomes.map_or(Vec::new(), |outcomes| {
-                by_class(names, &of_classes(outcomes), engine.kept(found, SCORES))
+                by_class(names, &of_classes(outcomes), engine.metric_state(found, SCORES))
             }),
             confusion: outcomes.map_or(Vec::new(), |outcomes| confusion(outcomes, names.len())),
-            targets: engine.kept(found, ERRORS).map_or(Vec::new(), |kept| by_target(plan, kept)),
+            targets: engine
+                .metric_state(found, ERRORS)
+                .map_or(Vec::new(), |kept| by_target(plan, kept)),
             worst: worst.collect(),
         }
     }

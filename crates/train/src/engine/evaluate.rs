@@ -341,9 +341,9 @@ impl Engine {
         self.most_worst = most;
     }
 
-    /// What the metrics that name it have kept in an evaluation.
-    pub fn kept<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a MetricState> {
-        metric::kept(&self.metrics, &found.kept, keeps)
+    /// The state that the metrics which keep `keeps` have accumulated in an evaluation.
+    pub fn metric_state<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a MetricState> {
+        metric::state_of(&self.metrics, &found.kept, keeps)
     }
 
     /// The audit that makes "exactly once" more than an intention. Returns how many samples were

@@ -132,7 +132,7 @@ pub fn measure(
 }
 
 /// What was kept under the name `keeps`, given what [`measure`] kept.
-pub(crate) fn kept<'a>(
+pub(crate) fn state_of<'a>(
     metrics: &[Arc<dyn Metric>],
     all: &'a [MetricState],
     keeps: &str,
@@ -149,7 +149,7 @@ pub(crate) fn values(
     scales: &[f64],
 ) -> impl Iterator<Item = (&'static str, f64)> {
     let value = |metric: &Arc<dyn Metric>| {
-        let kept = kept(metrics, all, metric.keeps())?;
+        let kept = state_of(metrics, all, metric.keeps())?;
         Some((metric.name(), metric.value_unscaled(kept, scales)))
     };
     metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
