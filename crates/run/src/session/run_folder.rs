@@ -408,11 +408,15 @@ pub(crate) fn describe(run: &RunFolders, start: &Start<'_>) -> Result<(), files:
     files::write_atomic(&path(RESOLVED), resolved)
 }
 
-/// `20261120-134205-3f9a0`: in UTC, so that the last one by name is the newest on whichever machine,
-/// and two runs of one second differ.
+/// Returns an id such as `20261120-134205-3f9a01`: the time in UTC, a 4,096th of the second in hexadecimal, and
+/// three random digits, so that the last id in alphabetical order is the newest on whichever machine.
 pub fn new_id() -> String {
-    let now = jiff::Timestamp::now();
-    format!("{}-{:05x}", now.strftime("%Y%m%d-%H%M%S"), files::random() & 0xf_ffff)
+    id_at(jiff::Timestamp::now(), files::random())
+}
+
+fn id_at(time: jiff::Timestamp, random: u64) -> String {
+    let fraction = u64::from(time.subsec_nanosecond().unsigned_abs()) * 4096 / 1_000_000_000;
+    format!("{}-{fraction:03x}{:03x}", time.strftime("%Y%m%d-%H%M%S"), random & 0xfff)
 }
 
 /// What a start may have written before it was killed, besides files whose names begin with a dot.
@@ -461,6 +465,16 @@ mod tests {
         if Path::new("/usr/share/zoneinfo/Europe/Oslo").exists() {
             assert!(jiff::tz::TimeZone::get("Europe/Oslo").is_ok());
         }
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_their_times_within_a_second_too() {
+        let at = |milliseconds, random| {
+            id_at(jiff::Timestamp::from_millisecond(milliseconds).unwrap(), random)
+        };
+        assert_eq!(at(1_795_000_000_000, 0xabc), "20261118-110640-000abc");
+        let times = [0, 1, 250, 999, 1000, 2500].map(|after| 1_795_000_000_000 + after);
+        assert!(times.windows(2).all(|pair| at(pair[0], u64::MAX) < at(pair[1], 0)));
     }
 
     #[test]
