@@ -1,6 +1,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use crate::config::kind::Entry;
 use crate::config::values::{Auto, Every};
@@ -51,13 +52,15 @@ lr = 0.1
 momentum = 0.9
 "#;
 
-fn vocabulary() -> Vocabulary {
-    Kinds::default().vocabulary()
+/// Made once: its thousand pages of keys take longer than most tests.
+fn vocabulary() -> &'static Vocabulary {
+    static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| Kinds::default().vocabulary());
+    &VOCABULARY
 }
 
 fn read(text: &str, overrides: &[&str]) -> Result<Loaded, Problems> {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    load_text(Path::new("exp.toml"), text, &overrides, &vocabulary())
+    load_text(Path::new("exp.toml"), text, &overrides, vocabulary())
 }
 
 #[track_caller]
@@ -125,7 +128,7 @@ fn each_layer_wins_over_the_weaker_ones() {
          [data]\nname = 'mnist'\ndir = 'x'\n[logging]\nsinks = ['jsonl']\n",
     );
     let overrides = ["train.clip_grad_value=4".to_owned(), "optimizer.name=adam".to_owned()];
-    let loaded = load(&path, &overrides, &vocabulary()).unwrap();
+    let loaded = load(&path, &overrides, vocabulary()).unwrap();
     let train = &loaded.experiment.train;
     assert_eq!((train.epochs, train.steps), (Some(1), Some(2)));
     assert_eq!(train.batch_size, Auto::Given(3));
@@ -154,7 +157,7 @@ fn files_that_extend_each_other_or_are_missing_are_problems() {
     let path = dir.path().join("a.toml");
     let mut file = fs::File::create(&path).unwrap();
     std::io::Write::write_all(&mut file, b"extends = ['a.toml', 'b.toml', 3]\n").unwrap();
-    let problems = load(&path, &[], &vocabulary()).unwrap_err();
+    let problems = load(&path, &[], vocabulary()).unwrap_err();
     let told: Vec<&str> = problems.iter().map(crate::config::Problem::what).collect();
     assert_eq!(told[0], "leads back to a file that extends this one");
     assert!(told[1].contains("b.toml` cannot be read"), "{told:?}");
@@ -529,7 +532,7 @@ fn the_environment_is_a_layer_between_file_and_command_line() {
         ("train__steps".to_owned(), "5".to_owned()),
     ];
     let build = |environment: &[(String, String)], overrides: &[String]| {
-        load_in(Path::new("exp.toml"), GOOD, environment, overrides, &vocabulary())
+        load_in(Path::new("exp.toml"), GOOD, environment, overrides, vocabulary())
     };
     let loaded = build(&environment, &["train.steps=6".to_owned()]).unwrap();
     assert_eq!(loaded.experiment.train.batch_size, Auto::Given(64));

@@ -135,7 +135,7 @@ fn a_sink_is_a_name_or_a_table_of_name_and_options() {
     // What has no options is stored as it always was.
     assert_eq!(sinks, r#"["csv",{"name":"tensorboard","dir":"tb"},"jsonl"]"#);
     let stored = resolved(&loaded.experiment).unwrap();
-    let again = load_text(Path::new("resolved.toml"), &stored, &[], &vocabulary()).unwrap();
+    let again = load_text(Path::new("resolved.toml"), &stored, &[], vocabulary()).unwrap();
     assert_eq!(again.experiment.logging, loaded.experiment.logging);
     for (list, expected) in [
         (
@@ -156,7 +156,7 @@ fn a_sink_is_a_name_or_a_table_of_name_and_options() {
 
 #[test]
 fn the_schema_for_editors_takes_a_sink_as_a_name_or_a_table() {
-    let schema = crate::config::json_schema(&vocabulary());
+    let schema = crate::config::json_schema(vocabulary());
     let choices = schema["definitions"]["sink"]["oneOf"].as_array().unwrap();
     assert!(choices.iter().any(|choice| choice["const"] == "csv"));
     let is_table =
@@ -232,7 +232,7 @@ fn a_layer_is_checked_as_its_kind_at_any_depth() {
 fn a_stored_graph_is_the_same_graph() {
     for name in ["graph_resnet18.toml", "graph_vit.toml"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments").join(name);
-        let before = load(&path, &[], &vocabulary()).unwrap().experiment;
+        let before = load(&path, &[], vocabulary()).unwrap().experiment;
         let again = good(&resolved(&before).unwrap(), &[]).experiment;
         assert_eq!(before.model.layers, again.model.layers);
         assert!(changed_keys(&before, &again).is_empty());

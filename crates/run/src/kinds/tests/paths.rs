@@ -78,7 +78,7 @@ fn a_url_in_a_sweep_or_a_cluster_is_refused() {
              \"data.train_dir\" = {values}\n"
         );
         let path = write("sweep.toml", &text);
-        let problems = crate::config::sweep::load(&path, &[], &vocabulary()).unwrap_err();
+        let problems = crate::config::sweep::load(&path, &[], vocabulary()).unwrap_err();
         problems.page(false, 80)
     };
     write("exp.toml", GOOD);
@@ -90,7 +90,7 @@ fn a_url_in_a_sweep_or_a_cluster_is_refused() {
         "ddprun.toml",
         "[cluster.lab]\nkind = \"ssh\"\nhost = \"gpu\"\nfolder = \"s3://bucket/project\"\n",
     );
-    let error = clusters::load(&[file], "lab", &vocabulary()).unwrap_err();
+    let error = clusters::load(&[file], "lab", vocabulary()).unwrap_err();
     let clusters::Unknown::Problems(problems) = error else { panic!("{error}") };
     assert!(problems.page(false, 80).contains(URL), "{problems}");
 }
@@ -101,7 +101,7 @@ fn files_that_are_missing_are_named_beside_other_problems() {
     let path = dir.path().join("exp.toml");
     let text = with("epochs = 50", "epohcs = 50") + "[experiment]\ntags = [\"-\"]\n";
     crate::files::write_atomic(&path, text.as_bytes()).unwrap();
-    let problems = load(&path, &[], &vocabulary()).unwrap_err();
+    let problems = load(&path, &[], vocabulary()).unwrap_err();
     let keys: Vec<&str> = problems.iter().map(crate::config::Problem::key).collect();
     for key in ["train.epohcs", "experiment.tags[0]", "data.train_dir", "data.val_dir"] {
         assert!(keys.contains(&key), "{keys:?}");

@@ -43,7 +43,7 @@ fn load_in(text: &str, words: &[&str]) -> Result<(Sweep, Loaded), Problems> {
     write("base.toml", BASE);
     let path = write("tune.toml", text);
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    load(&path, &words, &vocabulary())
+    load(&path, &words, vocabulary())
 }
 
 #[track_caller]
