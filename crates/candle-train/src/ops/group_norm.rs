@@ -3,10 +3,10 @@
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::chain;
-use super::channel_norm::{
+use super::batch_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
+use super::chain;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
 use super::simd::vectorised;
@@ -39,11 +39,11 @@ pub(super) struct GroupNorm {
     pub(super) sample: usize,
     pub(super) groups: usize,
     pub(super) eps: f64,
-    /// Of the gradients of gamma and beta.
+    /// Destinations of the gradients of gamma and beta.
     pub(super) destinations: [Destination; 2],
 }
 
-/// Of each channel of one sample: those of its group.
+/// Statistics of each channel of one sample: those of the channel's group.
 struct Statistics {
     mean: Vec<f32>,
     inverse_std: Vec<f32>,

@@ -15,7 +15,6 @@ mod attention;
 mod batch_norm;
 mod bias;
 mod chain;
-mod channel_norm;
 mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -24,10 +23,8 @@ mod drop_path;
 mod dropout;
 mod element;
 mod embedding;
-mod flops;
 mod fourier;
 mod group_norm;
-mod host_norm;
 mod instance_norm;
 mod kernel;
 mod simd;
@@ -62,7 +59,6 @@ mod shift;
 mod shortcut;
 mod softmax;
 mod storage;
-mod sync_batch_norm;
 #[cfg(test)]
 mod testing;
 mod weight;
@@ -76,7 +72,8 @@ pub use attention::{
     Attention, attention, attention_packed, attention_packed_within, attention_within,
 };
 pub use batch_norm::{
-    Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running, sync_batch_norm,
+    Activation, BatchGroup, BatchStatistics, RunningStatistics, SyncGroup, batch_norm,
+    batch_norm_running, sync_batch_norm,
 };
 pub use chain::chain;
 pub(crate) use chain::node;
@@ -90,7 +87,6 @@ pub use device::{open_gpu, take_gpu_peak, trim_gpu_memory};
 pub use drop_path::drop_path;
 pub use dropout::dropout;
 pub use embedding::embedding;
-pub use flops::count_flops;
 pub use fourier::time_frequency;
 pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
@@ -103,6 +99,7 @@ pub use loss::{
 pub use moving_average::{Average, moving_average};
 pub use multiple::multiple;
 pub use newton_schulz::newton_schulz;
+pub use operation::count_flops;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use padding::{hide_padding, hide_pairs};
 pub use part::part;
@@ -126,6 +123,5 @@ pub(crate) use simd::build;
 pub use simd::vectorised;
 pub use softmax::softmax;
 pub use storage::with_vector;
-pub use sync_batch_norm::{BatchGroup, SyncGroup};
 pub use weight::{GradientSink, Uses, Weight, WeightUse};
 pub use widen::widen;

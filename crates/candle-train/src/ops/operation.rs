@@ -1,28 +1,28 @@
-//! What an operation is: operands, forward on the CPU, forward on a GPU where it has kernels,
-//! backward. Candle's own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented
+//! Operations: operands, forward on the CPU, forward on a GPU where there are kernels, backward. Candle's own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented
 //! once, here.
 
+use std::cell::Cell;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail,
 };
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, Device};
 
 #[cfg(feature = "cuda")]
 use super::cuda::Gpu;
-#[cfg(feature = "cuda")]
-use super::on_gpu;
 use super::saved::Saved;
+#[cfg(feature = "cuda")]
+use super::storage::tensor;
 use super::storage::{read_numbers, slice};
 
 /// A differentiable operation; [`super::chain::apply`] applies it.
 pub(crate) trait Operation: Send + Sync + 'static {
-    /// Its operands: an array of one to three, or [`TwoOrThree`].
+    /// Operands: an array of one to three, or [`TwoOrThree`].
     type Operands<T>: List<T>;
 
-    /// What messages call it.
+    /// Name of the operation in messages.
     const NAME: &'static str;
 
     /// The result, f32 in row-major order, and its shape.
@@ -30,7 +30,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
         bail!("{} was made for a GPU", Self::NAME)
     }
 
-    /// Whether backward reads the result.
+    /// True if backward reads the result.
     #[cfg(any(feature = "cuda", test))]
     fn reads_result(&self) -> bool {
         true
@@ -50,14 +50,13 @@ pub(crate) trait Operation: Send + Sync + 'static {
 /// The half of an operation that enqueues kernels on a GPU.
 #[cfg(feature = "cuda")]
 pub(crate) trait OnGpu: Operation {
-    /// Whether it has kernels for what it does. Without them, operands are copied to the CPU and
-    /// results back.
+    /// True if there are kernels for it. Without them, operands are copied to the CPU and results back.
     fn has_kernels(&self) -> bool {
         true
     }
 
-    /// Whether operands may be in half precision, which is then the type of their gradients. Others
-    /// get f32.
+    /// True if operands may be in half precision, which is then the type of their gradients. Other
+    /// operations get f32.
     fn takes_half(&self) -> bool {
         false
     }
@@ -90,7 +89,7 @@ pub(crate) trait OnGpu: Operation {}
 #[cfg(not(feature = "cuda"))]
 impl<O: Operation> OnGpu for O {}
 
-/// What backward gives: a gradient for each operand.
+/// Result of a backward: a gradient for each operand.
 pub(crate) type Gradients<O> = Result<<O as Operation>::Operands<Option<Tensor>>>;
 
 /// A contiguous operand in the CPU's memory.
@@ -133,7 +132,7 @@ impl<T> List<T> for TwoOrThree<T> {
 }
 
 /// `items` as the operands of an operation.
-pub(super) fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
+fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
     let n = items.len();
     match List::from_vec(items) {
         Some(list) => Ok(list),
@@ -146,7 +145,7 @@ pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage,
     #[cfg(feature = "cuda")]
     if let Some(first) = operands.first().filter(|first| first.device().is_cuda()) {
         if !op.has_kernels() {
-            return on_gpu::forward_by_cpu(op, operands);
+            return forward_by_cpu(op, operands);
         }
         let gpu = Gpu::of_tensor(first)?;
         let (y, shape) = op.forward_on(&gpu, listed::<O, _>(operands.iter().collect())?)?;
@@ -157,10 +156,7 @@ pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage,
 }
 
 /// The result of `op`, of operands in the CPU's memory.
-pub(super) fn forward_on_cpu<O: Operation>(
-    op: &O,
-    operands: &[Tensor],
-) -> Result<(Vec<f32>, Shape)> {
+fn forward_on_cpu<O: Operation>(op: &O, operands: &[Tensor]) -> Result<(Vec<f32>, Shape)> {
     let guards: Vec<_> = operands.iter().map(Tensor::storage_and_layout).collect();
     let mut inputs = Vec::with_capacity(guards.len());
     for (storage, layout) in &guards {
@@ -172,9 +168,41 @@ pub(super) fn forward_on_cpu<O: Operation>(
     op.forward(listed::<O, _>(inputs)?)
 }
 
+/// The result of `op`, which has no kernels, on the GPU of its operands: the CPU computes it, and
+/// operands and result are copied.
+#[cfg(feature = "cuda")]
+fn forward_by_cpu<O: Operation>(op: &O, operands: &[Tensor]) -> Result<(Storage, Shape)> {
+    let (y, shape) = forward_on_cpu(op, &on_cpu(operands.iter())?)?;
+    let y = tensor(y, &shape)?.to_device(operands[0].device())?;
+    let storage = y.storage_and_layout().0.try_clone(y.layout())?;
+    Ok((storage, shape))
+}
+
+/// [`forward_by_cpu`] for the gradients of the operands.
+#[cfg(feature = "cuda")]
+fn backward_by_cpu<O: Operation>(
+    op: &O,
+    operands: Vec<&Tensor>,
+    y: &Tensor,
+    dy: &Tensor,
+) -> Result<Vec<Option<Tensor>>> {
+    let operands = on_cpu(operands.into_iter())?;
+    let y = y.to_device(&Device::Cpu)?;
+    let on = dy.device();
+    let dy = dy.to_device(&Device::Cpu)?;
+    let gradients = op.backward(listed::<O, _>(operands.iter().collect())?, &y, dy)?.into_vec();
+    let back = |gradient: Option<Tensor>| gradient.map(|dx| dx.to_device(on)).transpose();
+    gradients.into_iter().map(back).collect()
+}
+
+#[cfg(feature = "cuda")]
+fn on_cpu<'a>(operands: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Tensor>> {
+    operands.map(|operand| operand.to_device(&Device::Cpu)?.contiguous()).collect()
+}
+
 /// The gradient of a result that is known.
 pub(crate) trait Backward: Send + Sync {
-    /// What messages call the operation.
+    /// Name of the operation in messages.
     fn name(&self) -> &'static str;
 
     /// As [`Operation::reads_result`].
@@ -213,7 +241,7 @@ impl<O: OnGpu> Backward for O {
         #[cfg(feature = "cuda")]
         if dy.device().is_cuda() {
             if !self.has_kernels() {
-                return on_gpu::backward_by_cpu(self, operands.into_vec(), y, &dy);
+                return backward_by_cpu(self, operands.into_vec(), y, &dy);
             }
             let gpu = Gpu::of_tensor(&dy)?;
             return Ok(self.backward_on(&gpu, operands, y, dy)?.into_vec());
@@ -387,7 +415,7 @@ impl CustomOp3 for Node {
     }
 }
 
-/// What forward found out for backward, on the device that it ran on.
+/// Values that forward keeps for backward, on the device that it ran on.
 pub(crate) struct Kept<T> {
     on_cpu: OnceLock<T>,
     #[cfg(feature = "cuda")]
@@ -424,4 +452,22 @@ impl<T> Kept<T> {
     pub(crate) fn on_gpu<G: std::any::Any>(&self) -> Option<&G> {
         self.on_gpu.get()?.downcast_ref()
     }
+}
+
+thread_local! {
+    static COUNTED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the result of `f` and the floating-point operations of the products whose forward pass this
+/// thread began in it: two for each multiplication of a convolution, a linear layer or an attention
+/// (its masked half too), as `torch.utils.flop_counter` counts them.
+pub fn count_flops<R>(f: impl FnOnce() -> R) -> (R, u64) {
+    let before = COUNTED.get();
+    let result = f();
+    (result, COUNTED.get().wrapping_sub(before))
+}
+
+/// A product of so many multiplications begins.
+pub(super) fn add_multiplications(count: usize) {
+    COUNTED.set(COUNTED.get().wrapping_add(2 * count as u64));
 }

@@ -11,10 +11,9 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::bias::column_sums;
 use super::chain;
-use super::flops::add_multiplications;
 use super::kernel::{Matrix, Panels, Sums, Write, multiply};
 use super::math::{logistic, tanh};
-use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree, add_multiplications};
 use super::scratch::filled_blocks;
 use super::simd::vectorised;
 use super::storage::{read, tensor};

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::skipped::skipped;
+pub(crate) use kernel_text::OPTION;
 use kernel_text::{ATTENTION, COMMON, KERNELS};
 
 /// Attention of every width, with dropout and without.
@@ -71,7 +72,7 @@ pub(crate) fn packs(n: usize, chunks: usize) -> Shape {
 /// The loaded library. One kernel runs at a time: shared memory is static.
 pub(crate) struct Emulator {
     library: usize,
-    /// Of all kernels.
+    /// Names of all kernels.
     pub(crate) names: Vec<String>,
     one_at_a_time: Mutex<()>,
 }

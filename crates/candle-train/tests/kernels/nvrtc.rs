@@ -3,11 +3,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use crate::emulator::all_kernels;
+use crate::emulator::{OPTION, all_kernels};
 use crate::skipped::skipped;
-
-/// What `ops/cuda/kernel_source.rs` tells it beside the architecture.
-const OPTION: &str = include_str!("../../src/ops/cuda/kernels/nvrtc_option").trim_ascii();
 
 type Create = unsafe extern "C" fn(
     *mut *mut c_void,
@@ -41,7 +38,7 @@ fn function<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// What NVRTC says of `text` for an architecture; empty if it takes it.
+/// NVRTC's complaints about `text` for an architecture; empty if it takes it.
 fn complaints(library: *mut c_void, text: &CStr, architecture: &str) -> String {
     let create: Create = function(library, c"nvrtcCreateProgram");
     let compile: Compile = function(library, c"nvrtcCompileProgram");

@@ -15,9 +15,8 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::flops::add_multiplications;
 use super::kernel::Format;
-use super::operation::{Gradients, Input, Kept, Operation};
+use super::operation::{Gradients, Input, Kept, Operation, add_multiplications};
 use super::precision::{operand_of, round_block};
 use super::scratch::zeros;
 use super::simd::build_rows;

@@ -3,7 +3,7 @@
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::{Apart, Heads, Packed, Sizes};
-use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand, Outcome};
+use crate::ops::cuda::{self, Address, Attend, Gpu, Mask, Operand, Outcome};
 use crate::ops::operation::{Gradients, Kept, OnGpu};
 
 impl Heads {
@@ -17,7 +17,7 @@ impl Heads {
         let attention = self.attention;
         Attend {
             gpu,
-            dtype: Half::of(attention.precision),
+            dtype: cuda::product_dtype(attention.precision),
             b,
             heads: attention.heads,
             d: self.head_width(),

@@ -7,7 +7,7 @@ use half::bf16;
 use super::geometry::Geometry;
 use super::winograd::Rounding;
 use super::{PIXELS, add_bias, depthwise, direct, direct_gradient, winograd};
-use crate::ops::channel_norm::ROWS;
+use crate::ops::batch_norm::ROWS;
 use crate::ops::element::{Numbers, widened};
 use crate::ops::kernel::{Factor, Format};
 use crate::ops::precision::{Round, round, round_block, rounded};

@@ -13,8 +13,6 @@ mod geometry;
 mod normalised;
 #[cfg(feature = "cuda")]
 mod on_gpu;
-#[cfg(feature = "cuda")]
-mod normalised_on_gpu;
 #[cfg(test)]
 mod tests;
 mod transposed;
@@ -24,15 +22,13 @@ mod winograd;
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::batch_norm::{Moments, moments, near_moments};
 use super::chain;
-use super::channel_norm::{moments, near_moments};
 use super::element::Numbers;
-use super::flops::add_multiplications;
-use super::operation::{Gradients, Input, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Operation, TwoOrThree, add_multiplications};
 use super::precision::{bias_gradient, operand, round_block, rounded};
 use super::saved::Saved;
 use super::storage::{read, read_numbers};
-use super::sync_batch_norm::Moments;
 use super::weight::{Destination, Weight};
 use super::widen::is_half;
 use crate::{Convolutions, Precision};

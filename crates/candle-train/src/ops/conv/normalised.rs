@@ -7,26 +7,24 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
-use crate::ops::batch_norm::{Activation, BatchStatistics};
+use crate::ops::batch_norm::{Activation, BatchGroup, BatchStatistics, HostNorm};
 use crate::ops::chain;
-use crate::ops::host_norm::HostNorm;
 use crate::ops::operation::Backward;
 use crate::ops::saved::Saved;
 use crate::ops::storage::{read, read_numbers};
-use crate::ops::sync_batch_norm::BatchGroup;
 use crate::ops::weight::Weight;
 use crate::ops::widen::with_type_of;
 
-/// What is learnt, and how it is applied.
+/// Weights of a convolution and its norm, and the options of both.
 #[derive(Clone, Copy)]
 pub struct ConvNorm<'a> {
     /// (co, ci / groups, kh, kw).
     pub weight: &'a Weight,
     /// Scale and shift of the norm, (co) each.
     pub affine: [&'a Weight; 2],
-    /// How the convolution is made.
+    /// Options of the convolution.
     pub options: ConvOptions,
-    /// What follows the norm and the residual.
+    /// Activation after the norm and the residual.
     pub activation: Activation,
     /// Added to the variance.
     pub eps: f64,
@@ -53,7 +51,7 @@ pub fn conv_batch_norm(
     let weight = weight.tensor();
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
+        return super::on_gpu::conv_batch_norm(&x, residual, layer, conv);
     }
     let (between, moments) = read([weight], |[weight]| {
         read_numbers([&x], |[x]| Ok(conv.values_and_moments(x, weight)))
@@ -81,7 +79,7 @@ fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Resul
 
 struct Node {
     conv: Conv,
-    /// What the convolution made.
+    /// Result of the convolution.
     between: Saved,
     norm: HostNorm,
     gamma: Weight,

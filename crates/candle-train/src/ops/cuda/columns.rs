@@ -2,8 +2,8 @@
 
 use candle_core::{CudaStorage, DType, Result};
 
-use super::address::Address;
-use super::gpu::{Arg, COLUMNS, Gpu, Grid, THREADS, args, packs_of_block, suffix, whole};
+use super::gpu::{COLUMNS, Gpu, Grid, THREADS, packs_of_block};
+use super::kernel_args::{Address, Arg, args, suffix, whole};
 
 /// Least rows of a chunk.
 const MIN_CHUNK_ROWS: usize = 64;

@@ -3,10 +3,10 @@
 
 use candle_core::{CudaStorage, DType, Result};
 
-use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
-use super::gpu::{Gpu, Grid, args, suffix, whole};
+use super::gpu::{Gpu, Grid};
 use super::grouped;
+use super::kernel_args::{Address, args, product_dtype, suffix, whole};
 use super::pointwise::{Cast, Finish, Kind, cast, finish, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
@@ -22,7 +22,7 @@ pub(in crate::ops) struct Conv<'a> {
 
 impl Conv<'_> {
     pub(super) fn dtype(&self) -> DType {
-        Half::of(self.precision)
+        product_dtype(self.precision)
     }
 
     fn problem(&self) -> Problem {

@@ -10,7 +10,7 @@ use candle_core::{DType, Error, Result};
 use cudarc::cudnn::result::{self as api, CudnnError};
 use cudarc::cudnn::sys;
 
-use super::gpu::{Arg, Gpu, Scratch};
+use super::gpu::{Gpu, Scratch};
 use super::graph::any_recorded;
 
 /// Most work memory that an algorithm may want.
@@ -130,10 +130,7 @@ impl Cudnn {
             let outgrown = self.workspace.replace((bytes, larger)).filter(|_| any_recorded());
             self.outgrown.extend(outgrown.map(|(_, scratch)| scratch));
         }
-        match self.workspace.as_ref().map(|(_, scratch)| scratch.at()) {
-            Some(Arg::Address(at)) => Ok(at),
-            _ => Ok(0),
-        }
+        Ok(self.workspace.as_ref().map_or(0, |(_, scratch)| scratch.address()))
     }
 }
 

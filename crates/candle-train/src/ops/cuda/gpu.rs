@@ -6,7 +6,6 @@
 
 use std::ffi::c_void;
 
-use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
@@ -15,13 +14,10 @@ use cudarc::driver::sys::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, cuDeviceGetGraphMemAttribute,
     cuDeviceGraphMemTrim, cuDeviceSetGraphMemAttribute,
 };
-use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaSlice, LaunchConfig};
 
-use super::address::Address;
-use super::fused_attention::Attended;
-use super::grouped;
+use super::kernel_args::{Arg, pointer};
 use super::kernel_source::{self, Kernels};
-use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
@@ -46,19 +42,6 @@ const MERGING_BLOCK: (u32, u32) = (8, 32);
 #[derive(Clone)]
 pub struct Gpu {
     device: CudaDevice,
-}
-
-/// An argument of a kernel.
-#[derive(Clone, Copy)]
-pub(super) enum Arg {
-    Address(u64),
-    Count(u64),
-    Flag(i32),
-    Single(f32),
-    Double(f64),
-    Rule(Rule),
-    Grouped(grouped::Shape),
-    Attended(Attended),
 }
 
 /// Blocks and threads of a launch.
@@ -137,7 +120,7 @@ impl Grid {
     }
 }
 
-/// How many of `packs` packs of columns a block takes side by side.
+/// Packs of columns that a block takes side by side, of `packs` in all.
 pub(super) fn packs_of_block(packs: usize) -> usize {
     packs.next_power_of_two().min(MOST_PACKS)
 }
@@ -146,9 +129,14 @@ pub(super) fn packs_of_block(packs: usize) -> usize {
 pub(super) struct Scratch(CudaSlice<u8>);
 
 impl Scratch {
-    /// Where it lies.
+    /// Its address.
+    pub(super) fn address(&self) -> u64 {
+        pointer(&self.0)
+    }
+
+    /// Its address as an argument of a kernel.
     pub(super) fn at(&self) -> Arg {
-        Arg::Address(pointer(&self.0))
+        Arg::Address(self.address())
     }
 }
 
@@ -313,15 +301,7 @@ impl Gpu {
         let function = module.load_function(kernel).w()?;
         let mut builder = stream.launch_builder(&function);
         for argument in arguments {
-            match argument {
-                Arg::Address(value) | Arg::Count(value) => builder.arg(value),
-                Arg::Flag(value) => builder.arg(value),
-                Arg::Single(value) => builder.arg(value),
-                Arg::Double(value) => builder.arg(value),
-                Arg::Rule(value) => builder.arg(value),
-                Arg::Grouped(value) => builder.arg(value),
-                Arg::Attended(value) => builder.arg(value),
-            };
+            argument.push(&mut builder);
         }
         let config =
             LaunchConfig { grid_dim: grid.blocks, block_dim: grid.threads, shared_mem_bytes: 0 };
@@ -333,76 +313,6 @@ impl Gpu {
     }
 }
 
-// SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
-unsafe impl DeviceRepr for Rule {}
-
-// SAFETY: `Shape` is plain numbers in C's layout, as grouped.cu declares it.
-unsafe impl DeviceRepr for grouped::Shape {}
-
-// SAFETY: `Attended` is plain numbers in C's layout, as attention.cu declares it.
-unsafe impl DeviceRepr for Attended {}
-
-// SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
-// value of each.
-unsafe impl bytemuck::Zeroable for ParameterAddresses {}
-// SAFETY: as above; any bits are a value.
-unsafe impl bytemuck::Pod for ParameterAddresses {}
-
-impl From<Address> for Arg {
-    fn from(address: Address) -> Self {
-        Self::Address(address.at)
-    }
-}
-
-impl From<Option<Address>> for Arg {
-    /// Nothing is a null pointer.
-    fn from(address: Option<Address>) -> Self {
-        Self::Address(address.map_or(0, |address| address.at))
-    }
-}
-
-impl From<usize> for Arg {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<u64> for Arg {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<bool> for Arg {
-    fn from(flag: bool) -> Self {
-        Self::Flag(i32::from(flag))
-    }
-}
-
-impl From<i32> for Arg {
-    fn from(number: i32) -> Self {
-        Self::Flag(number)
-    }
-}
-
-impl From<f32> for Arg {
-    fn from(value: f32) -> Self {
-        Self::Single(value)
-    }
-}
-
-impl From<f64> for Arg {
-    fn from(value: f64) -> Self {
-        Self::Double(value)
-    }
-}
-
-/// The arguments of a kernel, in order.
-macro_rules! args {
-    ($($argument:expr),* $(,)?) => { &[$($crate::ops::cuda::gpu::Arg::from($argument)),*] };
-}
-pub(super) use args;
-
 /// A storage as a tensor outside of any graph.
 pub(in crate::ops) fn wrap(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
@@ -413,43 +323,8 @@ pub(in crate::ops) fn placeholder(storage: &CudaStorage) -> Result<CudaStorage> 
     Gpu { device: storage.device.clone() }.storage(DType::F32, 1)
 }
 
-/// Address of a whole storage that was made here.
-pub(super) fn whole(storage: &CudaStorage) -> Result<Address> {
-    let (at, dtype) = begin_of(storage)?;
-    Ok(Address { at, dtype })
-}
-
-/// Where a storage begins, and what it holds.
-pub(super) fn begin_of(storage: &CudaStorage) -> Result<(u64, DType)> {
-    let at = match &storage.slice {
-        CudaStorageSlice::F32(slice) => pointer(slice),
-        CudaStorageSlice::F64(slice) => pointer(slice),
-        CudaStorageSlice::BF16(slice) => pointer(slice),
-        CudaStorageSlice::F16(slice) => pointer(slice),
-        CudaStorageSlice::U32(slice) => pointer(slice),
-        _ => bail!("no kernel reads {:?}", storage.dtype()),
-    };
-    Ok((at, storage.dtype()))
-}
-
-fn pointer<T>(slice: &CudaSlice<T>) -> u64 {
-    // Without event tracking the guard has nothing to wait for.
-    let (pointer, _guard) = slice.device_ptr(slice.stream());
-    pointer
-}
-
-/// Suffix of a kernel's name for a number type.
-pub(super) fn suffix(dtype: DType) -> Result<&'static str> {
-    match dtype {
-        DType::F32 => Ok("f32"),
-        DType::BF16 => Ok("bf16"),
-        DType::F16 => Ok("f16"),
-        other => bail!("no kernel computes with {other:?}"),
-    }
-}
-
 /// All of a GPU's memory, in bytes.
-pub(super) fn total_memory(device: CUdevice) -> std::result::Result<usize, DriverError> {
+pub(in crate::ops) fn total_memory(device: CUdevice) -> std::result::Result<usize, DriverError> {
     // SAFETY: `device` came from the driver.
     unsafe { result::device::total_mem(device) }
 }

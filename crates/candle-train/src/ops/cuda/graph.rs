@@ -18,7 +18,7 @@ use candle_core::{Result, bail};
 use cudarc::cublas::sys::cublasSetWorkspace_v2;
 use cudarc::driver::{CudaGraph, sys};
 
-use super::gpu::{Arg, Gpu};
+use super::gpu::Gpu;
 use crate::units::Bytes;
 
 /// Work memory of cuBLAS, as its documentation recommends for the largest GPUs.
@@ -113,7 +113,7 @@ fn give_cublas_memory(gpu: &Gpu) -> Result<()> {
         return Ok(());
     }
     let memory = gpu.scratch(CUBLAS_BYTES)?;
-    let Arg::Address(at) = memory.at() else { bail!("memory has an address") };
+    let at = memory.address();
     let handle = *gpu.cuda().cublas_handle().handle();
     // SAFETY: a live handle, and as much memory as is said, which is never freed; all products run
     // on one stream.

@@ -3,36 +3,17 @@
 
 use candle_core::{DType, Result};
 
-use super::address::Address;
 use super::columns::{Chunks, merge_sums};
 use super::cudnn::Direction;
-use super::gpu::{Arg, Gpu, Grid, args, suffix, whole};
+use super::gpu::{Gpu, Grid};
+use super::kernel_args::{Address, Arg, GroupedShape, args, suffix, whole};
 use crate::ops::conv::Geometry;
 
 /// Most channels of a group, in and out, whose convolution is computed here; more are cuDNN's.
 const MOST_CHANNELS: usize = 2;
 
-/// `GroupedShape` of grouped.cu.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Shape {
-    n: u32,
-    h: u32,
-    w: u32,
-    ci: u32,
-    oh: u32,
-    ow: u32,
-    co: u32,
-    kh: u32,
-    kw: u32,
-    stride: [u32; 2],
-    padding: [u32; 2],
-    dilation: [u32; 2],
-    groups: u32,
-}
-
-impl Shape {
-    fn of(g: &Geometry) -> Self {
+impl From<&Geometry> for GroupedShape {
+    fn from(g: &Geometry) -> Self {
         let u = |size: usize| size as u32;
         Self {
             n: u(g.n),
@@ -66,7 +47,7 @@ pub(super) fn run(
     out: Address,
 ) -> Result<()> {
     let name = suffix(out.dtype)?;
-    let shape = Arg::Grouped(Shape::of(g));
+    let shape = Arg::Grouped(g.into());
     let (kernel, n) = match direction {
         Direction::Forward => ("grouped_forward", g.pixels() * g.co),
         Direction::Data => ("grouped_data", g.n * g.h * g.w * g.ci),
@@ -79,7 +60,7 @@ pub(super) fn run(
 /// The gradient of the weight, (co, taps, inputs).
 fn filter(gpu: &Gpu, g: &Geometry, [x, dy]: [Address; 2], out: Address) -> Result<()> {
     let name = suffix(out.dtype)?;
-    let shape = Arg::Grouped(Shape::of(g));
+    let shape = Arg::Grouped(g.into());
     let per_output = g.taps() * g.group_inputs();
     let chunks = Chunks::over(g.pixels(), g.co, per_output);
     let partial = gpu.storage(DType::F32, chunks.count * g.weight_len())?;

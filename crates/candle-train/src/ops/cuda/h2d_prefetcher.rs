@@ -1,13 +1,16 @@
 #![expect(unsafe_code, reason = "memory is handed out before it is written")]
-//! Batches on their way to the GPU ahead of the step that wants them: on a stream of their own,
-//! beside what the GPU computes.
+//! Batches on their way to the GPU, through page-locked memory: when the step wants them
+//! ([`to_gpu`]), or ahead of it on a stream of their own, beside what the GPU computes
+//! ([`H2dPrefetcher`]).
 //!
-//! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the
+//! A place of the prefetcher is page-locked memory and as much of the GPU's. The copy between the two waits until the
 //! last batch that went through the place has been taken; taking one lets the compute stream wait
 //! for the copy, and moves the values out. So memory of the GPU is allocated and freed on the
 //! compute stream only. The page-locked side is written again only when the copy out of it is over:
 //! a place comes back as soon as its batch is taken, when the copy may still be waiting its turn.
 
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -113,7 +116,7 @@ impl H2dPrefetcher {
 }
 
 impl Drop for H2dPrefetcher {
-    /// What this thread gives back to the compute stream must not become part of a recording.
+    /// Keeps a recording from taking in what this thread gives back to the compute stream.
     fn drop(&mut self) {
         let _alone = compute_stream();
         self.free.clear();
@@ -148,4 +151,57 @@ impl Drop for InFlightTensor {
             drop(self.back.send(place));
         }
     }
+}
+
+/// Buffers of each length: while one is copied, the next is filled.
+const BUFFERS_PER_LENGTH: usize = 2;
+
+/// Page-locked memory.
+struct HostBuffer {
+    host: PinnedHostSlice<f32>,
+    /// When the copy out of it is over. cudarc waits for nothing here, because its own tracking of
+    /// events is off.
+    copied: Option<CudaEvent>,
+}
+
+/// Buffers of each length, the oldest copy first.
+type Buffers = HashMap<usize, VecDeque<HostBuffer>>;
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::new(HashMap::new());
+}
+
+/// A tensor of the CPU, f32, in the memory of `gpu`. The copy runs beside what the CPU does next, in the
+/// order of the compute stream.
+pub fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
+    let storage = read([tensor], |[values]| BUFFERS.with_borrow_mut(|all| copy(gpu, all, values)))?;
+    Ok(wrap(storage, tensor.shape()))
+}
+
+fn copy(gpu: &Gpu, all: &mut Buffers, values: &[f32]) -> Result<CudaStorage> {
+    let turns = all.entry(values.len()).or_default();
+    let mut buffer = next(gpu, turns, values.len())?;
+    if let Some(copied) = buffer.copied.take() {
+        copied.synchronize().w()?;
+    }
+    buffer.host.as_mut_slice().w()?.copy_from_slice(values);
+    // SAFETY: the copy writes every element.
+    let mut out = unsafe { gpu.cuda().alloc::<f32>(values.len()) }?;
+    gpu.cuda().memcpy_htod(&buffer.host, &mut out)?;
+    buffer.copied = Some(gpu.cuda().cuda_stream().record_event(None).w()?);
+    turns.push_back(buffer);
+    Ok(CudaStorage::wrap_cuda_slice(out, gpu.cuda().clone()))
+}
+
+/// The buffer whose turn it is, or a new one while there are too few.
+fn next(gpu: &Gpu, turns: &mut VecDeque<HostBuffer>, n: usize) -> Result<HostBuffer> {
+    if turns.len() >= BUFFERS_PER_LENGTH
+        && let Some(oldest) = turns.pop_front()
+    {
+        return Ok(oldest);
+    }
+    let context = gpu.cuda().cuda_stream().context().clone();
+    // SAFETY: every element is written before the buffer is read.
+    let host = unsafe { context.alloc_pinned(n) }.w()?;
+    Ok(HostBuffer { host, copied: None })
 }

@@ -2,8 +2,8 @@
 
 use candle_core::{CudaStorage, DType, Result};
 
-use super::address::Address;
-use super::gpu::{Arg, Gpu, Grid, args, suffix, whole};
+use super::gpu::{Gpu, Grid};
+use super::kernel_args::{Address, Arg, args, suffix, whole};
 
 /// Most images of one launch.
 const MAX_IMAGES: usize = 65_535;

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use super::kernel_source::OPTION;
+use super::kernel_text::OPTION;
 
-/// Where they are kept; unset, they are not.
+/// The folder that they are kept in; unset, they are not kept.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-/// How long an unused file is kept: kernels of another version, or a temporary file of a process
-/// that was killed while writing it.
+/// Time after which an unused file is removed: kernels of another version, or a temporary file of a
+/// process that was killed while writing it.
 const UNUSED: Duration = Duration::from_hours(30 * 24);
 
 /// From now on, translated kernels are kept in `folder`, which is made if it is not there, and
@@ -21,12 +21,12 @@ pub fn keep_kernels_in(folder: PathBuf) {
     FOLDER.get_or_init(|| folder);
 }
 
-/// What a translation depends on.
+/// Everything that a translation depends on.
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     /// As `sm_90`.
     pub(super) architecture: &'a str,
-    /// NVRTC's, of which other versions make other code.
+    /// Version of NVRTC: other versions make other code.
     pub(super) version: (i32, i32),
 }
 
@@ -72,15 +72,15 @@ impl Source<'_> {
         format!("{}-{:016x}", self.architecture, hash(&self.key()))
     }
 
-    /// What a file begins with: two sources may have one hash.
+    /// Begins a file, since two sources may have one hash.
     fn key(&self) -> Vec<u8> {
         let Self { text, architecture, version: (major, minor) } = self;
         format!("{architecture} {OPTION} nvrtc {major}.{minor}\n{text}\0").into_bytes()
     }
 }
 
-/// What stands before the code, which the driver reads without knowing where it ends: half of a
-/// file would end the process.
+/// Stands before the code, which the driver reads without knowing where it ends: half of a file would
+/// end the process.
 fn checksum(code: &[u8]) -> [u8; 8] {
     hash(code).to_le_bytes()
 }

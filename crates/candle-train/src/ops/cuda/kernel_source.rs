@@ -11,14 +11,10 @@ use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 
 use super::kernel_cache::Source;
-use super::kernel_text::{ATTENTION, COMMON, KERNELS};
+use super::kernel_text::{ATTENTION, COMMON, KERNELS, OPTION};
 
-/// What NVRTC is told beside the architecture. Up to 13.0 it takes a lambda for code of the CPU
-/// otherwise, which nvcc does not.
-pub(super) const OPTION: &str = include_str!("kernels/nvrtc_option").trim_ascii();
-
-/// Which kernels are translated together. Those of attention take a second for each variant, and a
-/// program uses one or two of them.
+/// A set of kernels that are translated together. Those of attention take a second for each variant,
+/// and a program uses one or two of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kernels {
     /// All but those of attention.
@@ -35,7 +31,7 @@ pub(super) struct AttentionKernels {
 }
 
 impl AttentionKernels {
-    /// What the names of its kernels end with.
+    /// End of the names of its kernels.
     pub(super) fn name(&self) -> String {
         let Self { dtype, d, drops } = self;
         format!("{dtype}_{d}_{}", u8::from(*drops))
@@ -91,7 +87,7 @@ fn load(context: &Arc<CudaContext>, text: &str) -> Result<Arc<CudaModule>> {
     context.load_module(Ptx::from_binary(code)).w()
 }
 
-/// NVRTC's.
+/// Version of NVRTC.
 fn version() -> Result<(i32, i32)> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: places for two numbers.

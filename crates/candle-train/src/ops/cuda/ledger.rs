@@ -1,12 +1,11 @@
-//! What the passes of a step find out on the GPU, kept there until the CPU reads all of it at once.
+//! Numbers that the passes of a step note on the GPU, kept there until the CPU reads all of them at once.
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use super::address::of_tensor;
-use super::gpu::{Arg, Gpu, Grid, Scratch};
-use super::optimizer::Decision;
+use super::gpu::{Gpu, Grid, Scratch};
+use super::kernel_args::{Arg, of_tensor};
 
 /// Numbers, f64, of a pass: loss, right answers, weight.
 const NUMBERS: usize = 3;
@@ -15,7 +14,7 @@ const BYTES: usize = 8 * NUMBERS;
 /// Passes that there is room for at first.
 const ROOM: usize = 8;
 
-/// Where a pass notes its loss, its right answers and how much it counts.
+/// The place on the GPU where a pass notes its loss, its right answers and its weight.
 #[derive(Clone)]
 pub struct Found {
     memory: Arc<Scratch>,
@@ -26,7 +25,7 @@ impl Found {
     /// Memory of its own.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.scratch(BYTES)?);
-        Ok(Self { at: begin(&memory)?, memory })
+        Ok(Self { at: memory.address(), memory })
     }
 
     pub(super) fn argument(&self) -> Arg {
@@ -54,34 +53,44 @@ impl Found {
     /// Puts them back.
     pub fn set_bits(&self, gpu: &Gpu, bits: &[u8]) -> Result<()> {
         let values = gpu.upload(bits)?;
-        copy(gpu, begin(&values)?, self.at, 1)
+        copy(gpu, values.address(), self.at, 1)
     }
 }
 
-/// What a step found: the sum of squares of its gradients, and of each pass the loss and the right
-/// answers.
+/// Numbers of a step: the sum of squares of its gradients, and the loss and the right answers of each
+/// pass.
 pub struct StepNumbers {
     /// Not finite if a gradient is not.
     pub squares: f64,
-    /// Of each pass, in their order.
+    /// Loss and right answers of each pass, in their order.
     pub passes: Vec<[f64; 2]>,
 }
 
-/// On what an update depends beside its gradients.
+/// Numbers that an update depends on besides its gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// What makes means of the summed gradients.
+    /// Factor that makes means of the summed gradients.
     pub factor: f64,
-    /// To which the norm of the mean gradient is clipped.
+    /// Norm to which the mean gradient is clipped.
     pub most_norm: f64,
-    /// Loss past which parameters stay.
+    /// Largest loss after which parameters move.
     pub most_loss: f64,
 }
 
-/// Room for what the passes of a step find.
+/// The GPU's own decision about an update ([`Ledger::decide`]): how gradients are clipped, and
+/// whether parameters move.
+pub struct Decision(Scratch);
+
+impl Decision {
+    pub(super) fn argument(&self) -> Arg {
+        self.0.at()
+    }
+}
+
+/// Room for the numbers that the passes of a step note.
 pub struct Ledger {
     gpu: Gpu,
-    /// That of the step, and of each pass.
+    /// Numbers of the step, then those of each pass.
     memory: Arc<Scratch>,
     room: usize,
     passes: usize,
@@ -99,15 +108,15 @@ impl Ledger {
         self.passes = 0;
     }
 
-    /// Where the next pass notes what it finds.
+    /// The place for the numbers of the next pass.
     pub fn next_pass(&mut self) -> Result<Found> {
         if self.passes == self.room {
             let larger = self.gpu.scratch((1 + 2 * self.room) * BYTES)?;
-            copy(&self.gpu, begin(&self.memory)?, begin(&larger)?, 1 + self.room)?;
+            copy(&self.gpu, self.memory.address(), larger.address(), 1 + self.room)?;
             (self.memory, self.room) = (Arc::new(larger), 2 * self.room);
         }
         self.passes += 1;
-        self.place(self.passes)
+        Ok(self.place(self.passes))
     }
 
     /// Passes that noted something.
@@ -115,20 +124,20 @@ impl Ledger {
         self.passes
     }
 
-    /// Where the sum of squares belongs.
-    pub(super) fn squares(&self) -> Result<Found> {
+    /// The place of the sum of squares.
+    pub(super) fn squares(&self) -> Found {
         self.place(0)
     }
 
-    fn place(&self, index: usize) -> Result<Found> {
+    fn place(&self, index: usize) -> Found {
         let memory = self.memory.clone();
-        Ok(Found { at: begin(&memory)? + (index * BYTES) as u64, memory })
+        Found { at: memory.address() + (index * BYTES) as u64, memory }
     }
 
     /// Lets the GPU decide about the update.
     pub fn decide(&self, conditions: Conditions) -> Result<Decision> {
         let Conditions { factor, most_norm, most_loss } = conditions;
-        let decision = Decision::new(&self.gpu)?;
+        let decision = Decision(self.gpu.scratch(8)?);
         let arguments = [
             self.memory.at(),
             decision.argument(),
@@ -148,13 +157,6 @@ impl Ledger {
         let passes = numbers.chunks_exact(NUMBERS).skip(1).take(self.passes);
         let passes = passes.map(|pass| [pass[0], pass[1]]).collect();
         Ok(StepNumbers { squares: numbers[0], passes })
-    }
-}
-
-fn begin(memory: &Scratch) -> Result<u64> {
-    match memory.at() {
-        Arg::Address(at) => Ok(at),
-        _ => bail!("memory has an address"),
     }
 }
 

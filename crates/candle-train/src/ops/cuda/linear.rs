@@ -3,9 +3,9 @@
 
 use candle_core::{CudaStorage, DType, Result, Tensor};
 
-use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
-use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
+use super::gpu::{Gpu, Grid, wrap};
+use super::kernel_args::{Address, args, of_tensor, product_dtype, suffix, whole};
 use super::pointwise::{Cast, Finish, Kind, Unfinish, cast, finish, unfinish};
 use super::product::{Rows, product};
 use crate::Precision;
@@ -114,7 +114,7 @@ impl Linear {
     }
 
     fn dtype(&self) -> DType {
-        Half::of(self.precision)
+        product_dtype(self.precision)
     }
 
     /// Columns of the product in memory: more than there are outputs where those are no multiple of

@@ -2,8 +2,8 @@
 
 use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
-use super::address::{Address, of_tensor};
-use super::gpu::{Arg, Gpu, Grid, Scratch, args, whole, wrap};
+use super::gpu::{Gpu, Grid, Scratch, wrap};
+use super::kernel_args::{Address, Arg, args, of_tensor, whole};
 use super::ledger::Found;
 
 /// Elements per partial sum of a regression loss.

@@ -7,63 +7,54 @@
 //! Everything of a rank happens in the order of one stream, so memory may be freed, and a buffer be
 //! used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `pinned_copy.rs`, `h2d_prefetcher.rs` and
-//! `staging.rs` (page-locked memory) and `cudnn.rs` (its C interface) and `graph.rs` (what the
-//! driver recorded) and `product.rs` (cuBLAS's interface).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `kernel_args.rs` (structures of kernels),
+//! `kernel_source.rs` (NVRTC), `h2d_prefetcher.rs` and `staging.rs` (page-locked memory), `cudnn.rs` (its
+//! C interface), `graph.rs` (what the driver recorded) and `product.rs` (cuBLAS's interface).
+//!
+//! Files use only files declared above them.
 
-mod address;
-mod attention;
-mod batch_norm;
-mod pinned_copy;
-mod buckets;
-mod columns;
-mod conv;
-mod cudnn;
-mod fused_attention;
-mod h2d_prefetcher;
-mod gpu;
-mod grouped;
-mod graph;
-mod images;
-mod ledger;
-mod linear;
-mod losses;
-mod optimizer;
-mod pointwise;
-mod product;
-mod rows;
-mod series;
+mod kernel_text;
 mod kernel_cache;
 mod kernel_source;
-mod kernel_text;
+mod kernel_args;
+mod gpu;
+mod graph;
+mod h2d_prefetcher;
 mod staging;
-mod constant_tables;
-mod usage;
-mod visible_devices;
+mod ledger;
+mod optimizer;
+mod pointwise;
+mod images;
+mod columns;
+mod rows;
+mod losses;
+mod series;
+mod product;
+mod linear;
+mod cudnn;
+mod grouped;
+mod conv;
+mod attention;
 
-pub(super) use address::{Address, Half, of_tensor};
-pub(super) use attention::{Attend, Operand};
-pub(super) use batch_norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
-pub use buckets::{clear, compress, exchange, expand, pointer, put};
-pub(super) use constant_tables::table;
+pub(super) use attention::{Attend, Operand, Outcome};
+pub(super) use columns::{Columns, Gate, batch_statistics, inverse_deviation, move_running};
 pub(super) use conv::Conv;
-pub(super) use fused_attention::Outcome;
 pub use gpu::Gpu;
-pub(super) use gpu::{placeholder, wrap};
+pub(super) use gpu::{placeholder, total_memory, wrap};
 pub use graph::{Graph, keep_shapes};
-pub use h2d_prefetcher::{H2dPrefetcher, InFlightTensor};
+pub use h2d_prefetcher::{H2dPrefetcher, InFlightTensor, to_gpu};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
+pub use kernel_args::Rule;
+pub(super) use kernel_args::{Address, of_tensor, product_dtype};
 pub use kernel_cache::keep_kernels_in;
-pub use ledger::{Conditions, Found, Ledger, StepNumbers};
+pub use ledger::{Conditions, Decision, Found, Ledger, StepNumbers};
 pub(super) use linear::Linear;
 pub(super) use losses::{CrossEntropy, Differences, Logits, Scored, Targets};
-pub use optimizer::{Decision, Parameter, Rule, Updater};
-pub use pinned_copy::to_gpu;
+pub use optimizer::{Parameter, Updater, clear, compress, exchange, expand, pointer, put};
 pub(super) use pointwise::{
-    Finish, Kind, Mask, activation, activation_gradient, add_to, cast_tensor, drop_in_place,
-    dropped, embedding, embedding_gradient, finish, widened_tensor,
+    Cast, Finish, Kind, Mask, activation, activation_gradient, add_to, cast, cast_tensor,
+    drop_in_place, dropped, embedding, embedding_gradient, finish, widened_tensor,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
-pub(super) use series::{Spectra, Turn, moving_average};
+pub(super) use series::{Spectra, Turn, moving_average, table};
 pub use staging::{Moment, Staging};
-pub(super) use visible_devices::visible;

@@ -1,137 +1,102 @@
-//! All parameters of a model updated by one launch, and their gradients measured by two others.
+//! Gradients in flat buckets; all parameters of a model updated by one launch, and their gradients
+//! measured by two others.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::address::of_tensor;
-use super::gpu::{Arg, Gpu, Grid, Scratch};
-use super::ledger::Ledger;
+use super::gpu::{Gpu, Grid, Scratch};
+use super::kernel_args::{Arg, MOST_STATE, ParameterAddresses, Rule, args, of_tensor, suffix};
+use super::ledger::{Decision, Ledger};
 
 /// Elements of one parameter that a block of threads works on.
 const PER_BLOCK: usize = 1 << 13;
-/// Most state tensors of a rule that has a kernel: `MOST_STATE` of optimizer.cu.
-const MOST_STATE: usize = 3;
 
-/// What an update does, in numbers: `Rule` of optimizer.cu.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-pub struct Rule {
-    /// One of the constants below.
-    pub kind: i32,
-    /// Learning rate; `NAdam`'s factor of the gradient.
-    pub lr: f32,
-    /// Share of the momentum buffer that stays.
-    pub momentum: f32,
-    /// Share of the gradient that goes into the momentum buffer.
-    pub damp: f32,
-    /// 1 - beta1
-    pub rest1: f32,
-    /// Share of the mean of squares that stays.
-    pub beta2: f32,
-    /// 1 - beta2
-    pub rest2: f32,
-    /// Added to the root of the mean of squares.
-    pub eps: f32,
-    /// Adam's learning rate, the bias correction of the first moment included; `NAdam`'s factor of
-    /// the momentum.
-    pub step_size: f32,
-    /// Root of the bias correction of the second moment.
-    pub root_correction: f32,
-    /// What weight decay adds of a value to its gradient.
-    pub penalty: f32,
-    /// What weight decay leaves of a value.
-    pub shrink: f32,
-    /// Added to Adagrad's sum before the square.
-    pub start: f32,
-    /// Factor that makes a mean of a summed gradient.
-    pub mean: f32,
-    /// Factor of clipping by norm.
-    pub clip: f32,
-    /// Largest absolute value of a gradient element.
-    pub limit: f32,
-    /// Share of their way to the values that averages go.
-    pub follow: f32,
+/// Elements `start..` of `bucket`, both f32 on the GPU, plus `values`, or replaced by them.
+pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
+    let n = values.elem_count();
+    let values = values.contiguous()?;
+    let from = of_tensor(&values)?.into();
+    let place = place(bucket, start, n)?;
+    let (kernel, places) =
+        if adds { ("add", [place, from]) } else { ("narrow_f32", [from, place]) };
+    let gpu = Gpu::of_tensor(bucket)?;
+    gpu.launch(kernel, Grid::over(n.div_ceil(4)), &[places[0], places[1], n.into()])
 }
 
-impl Rule {
-    /// SGD without momentum.
-    pub const SGD: i32 = 0;
-    /// SGD with momentum.
-    pub const SGD_MOMENTUM: i32 = 1;
-    /// SGD with Nesterov's momentum.
-    pub const SGD_NESTEROV: i32 = 2;
-    /// Adam and `AdamW`.
-    pub const ADAM: i32 = 3;
-    /// Values stay; only averages move.
-    pub const AVERAGE_ONLY: i32 = 4;
-    /// Lion.
-    pub const LION: i32 = 5;
-    /// `RMSprop` without momentum.
-    pub const RMSPROP: i32 = 6;
-    /// `RMSprop` with momentum.
-    pub const RMSPROP_MOMENTUM: i32 = 7;
-    /// Adagrad.
-    pub const ADAGRAD: i32 = 8;
-    /// `NAdam`.
-    pub const NADAM: i32 = 9;
-    /// Adam and `AdamW` with the largest mean of squares so far.
-    pub const ADAM_AMSGRAD: i32 = 10;
+/// Sets `n` elements of `bucket` from `start` on to zero.
+pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
+    let place = place(bucket, start, n)?;
+    Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n.div_ceil(4)), &[place, n.into()])
+}
+
+/// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay
+/// where they are.
+pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
+    let n = one.elem_count();
+    let places = [place(one, 0, n)?, place(other, 0, n)?];
+    Gpu::of_tensor(one)?.launch("exchange", Grid::over(n), &[places[0], places[1], n.into()])
+}
+
+/// The values of `bucket`, f32 on the GPU, times `factor`, as `dtype`.
+pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
+    let gpu = Gpu::of_tensor(bucket)?;
+    let n = bucket.elem_count();
+    let half = gpu.tensor(dtype, n)?;
+    let kernel = format!("compress_{}", suffix(dtype)?);
+    let arguments = args![of_tensor(bucket)?, of_tensor(&half)?, factor, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
+    Ok(half)
+}
+
+/// The way back: `bucket` becomes `half` times `factor`.
+pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
+    let gpu = Gpu::of_tensor(bucket)?;
+    let n = bucket.elem_count();
+    let kernel = format!("expand_{}", suffix(half.dtype())?);
+    let arguments = args![of_tensor(half)?, of_tensor(bucket)?, factor, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)
+}
+
+/// Address of a tensor's values, for libraries that know nothing of tensors.
+pub fn pointer(tensor: &Tensor) -> Result<u64> {
+    Ok(of_tensor(tensor)?.at)
+}
+
+fn place(bucket: &Tensor, start: usize, n: usize) -> Result<Arg> {
+    let room = bucket.elem_count();
+    if start + n > room {
+        bail!("{n} gradients at {start} of a bucket of {room}");
+    }
+    Ok(Arg::Address(of_tensor(bucket)?.at + 4 * start as u64))
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.
 pub struct Parameter<'a> {
-    /// Its values.
+    /// Values of the parameter.
     pub values: &'a Tensor,
-    /// What holds its gradient, and from which element on; `None` = another rank.
+    /// The tensor that holds its gradient, and the first element of it; `None` = another rank.
     pub gradient: Option<(&'a Tensor, usize)>,
     /// The rule's state tensors, in the order in which it names them.
     pub state: &'a [Tensor],
     /// The average of its values, if one is kept.
     pub average: Option<&'a Tensor>,
-    /// Whether weight decay applies to it.
+    /// True if weight decay applies to it.
     pub decays: bool,
 }
 
-/// `ParameterAddresses` of optimizer.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct ParameterAddresses {
-    values: u64,
-    gradient: u64,
-    state: [u64; MOST_STATE],
-    average: u64,
-    n: u64,
-    decays: u32,
-    idle: u32,
-}
-
-/// What the GPU decided about an update by itself ([`super::Ledger::decide`]): how gradients are
-/// clipped, and whether parameters move.
-pub struct Decision(Scratch);
-
-impl Decision {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
-        gpu.scratch(8).map(Self)
-    }
-
-    pub(super) fn argument(&self) -> Arg {
-        self.0.at()
-    }
-}
-
-/// Where everything is, on the GPU.
+/// Addresses of all parameters on the GPU, and of what belongs to them.
 pub struct Updater {
     gpu: Gpu,
     addresses: Vec<ParameterAddresses>,
     table: Scratch,
     parts: Scratch,
-    /// Which parameter each part is of.
+    /// The parameter of each part.
     parameter_of: Vec<u32>,
     /// The sum of squares of each part's gradient, f64.
     sums: Tensor,
 }
 
 impl Updater {
-    /// Notes where the parameters are.
+    /// Notes the addresses of the parameters.
     pub fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
         let addresses: Vec<ParameterAddresses> =
             parameters.iter().map(addresses_of).collect::<Result<_>>()?;
@@ -149,7 +114,7 @@ impl Updater {
         Ok(Self { gpu: gpu.clone(), addresses, table, parts, parameter_of, sums })
     }
 
-    /// Where the parameters are.
+    /// The device of the parameters.
     pub fn device(&self) -> Device {
         self.gpu.device()
     }
@@ -206,7 +171,7 @@ impl Updater {
     /// Notes the sum of squares of all gradients in `ledger`, as they were measured.
     pub fn note_squares(&self, ledger: &Ledger) -> Result<()> {
         let sums = of_tensor(&self.sums)?.into();
-        let arguments = [sums, ledger.squares()?.argument(), self.n_parts().into()];
+        let arguments = [sums, ledger.squares().argument(), self.n_parts().into()];
         self.gpu.launch("total_of_squares", Grid::rows(1), &arguments)
     }
 

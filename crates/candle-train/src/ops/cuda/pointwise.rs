@@ -2,8 +2,8 @@
 
 use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
-use super::address::{Address, of_tensor};
-use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
+use super::gpu::{Gpu, Grid, wrap};
+use super::kernel_args::{Address, args, of_tensor, suffix, whole};
 use crate::rng::Key;
 
 /// `Activation` of elementwise.cu.
@@ -25,13 +25,13 @@ pub(in crate::ops) enum Kind {
 }
 
 /// Values of a type: what was given, or a copy that was made for it.
-pub(super) enum Cast {
+pub(in crate::ops) enum Cast {
     Given(Address),
     Made(CudaStorage),
 }
 
 impl Cast {
-    pub(super) fn address(&self) -> Result<Address> {
+    pub(in crate::ops) fn address(&self) -> Result<Address> {
         match self {
             Self::Given(address) => Ok(*address),
             Self::Made(storage) => whole(storage),
@@ -40,7 +40,7 @@ impl Cast {
 }
 
 /// `n` values as `dtype`: themselves if that is what they are. One of the types is f32.
-pub(super) fn cast(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
+pub(in crate::ops) fn cast(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
     let kernel = match (values.dtype, dtype) {
         (from, to) if from == to => return Ok(Cast::Given(values)),
         (DType::F32, half) => format!("narrow_{}", suffix(half)?),

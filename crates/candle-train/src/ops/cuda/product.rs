@@ -8,8 +8,8 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::{DType, Result, bail};
 use cudarc::cublas::{result, sys};
 
-use super::address::Address;
 use super::gpu::Gpu;
+use super::kernel_args::Address;
 
 /// A matrix in memory, row after row.
 #[derive(Clone, Copy)]

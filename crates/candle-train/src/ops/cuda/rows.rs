@@ -2,9 +2,9 @@
 
 use candle_core::{CudaStorage, DType, Result};
 
-use super::address::Address;
 use super::columns::column_sums;
-use super::gpu::{Gpu, Grid, args, whole};
+use super::gpu::{Gpu, Grid};
+use super::kernel_args::{Address, args, whole};
 
 /// Values of a row up to which each thread holds one pack of four, and then four.
 const SHORT_ROW: usize = 2048;

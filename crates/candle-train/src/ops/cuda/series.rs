@@ -1,10 +1,39 @@
 //! Positions in time: rotary embeddings, moving averages, the loss over time and frequencies.
 
-use candle_core::{CudaStorage, DType, Result, Tensor};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
-use super::address::{Address, of_tensor};
-use super::gpu::{Gpu, Grid, args, whole};
+use candle_core::cuda_backend::DeviceId;
+use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
+
+use super::gpu::{Gpu, Grid};
+use super::kernel_args::{Address, args, of_tensor, whole};
 use super::losses::{BLOCK, regression_sums};
+
+/// Name of a table of constants, and the numbers that it is made of.
+type TableKey = (&'static str, Vec<u64>);
+
+/// The table of this name and these numbers, which an operation reads in each pass: made once for each
+/// GPU of this thread, and kept in its memory.
+pub(in crate::ops) fn table(
+    gpu: &Gpu,
+    key: TableKey,
+    shape: impl Into<Shape>,
+    make: impl FnOnce() -> Vec<f32>,
+) -> Result<Tensor> {
+    thread_local! {
+        static TABLES: RefCell<HashMap<(DeviceId, TableKey), Tensor>> = RefCell::default();
+    }
+    TABLES.with_borrow_mut(|tables| {
+        let key = (gpu.cuda().id(), key);
+        if let Some(table) = tables.get(&key) {
+            return Ok(table.clone());
+        }
+        let table = Tensor::from_vec(make(), shape, &gpu.device())?;
+        tables.insert(key, table.clone());
+        Ok(table)
+    })
+}
 
 /// Heads of tokens and the angles by which their features are turned.
 pub(in crate::ops) struct Turn<'a> {

@@ -12,8 +12,8 @@ use candle_core::{DType, Result, Tensor, bail};
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
 
-use super::address::of_tensor;
 use super::gpu::Gpu;
+use super::kernel_args::of_tensor;
 
 /// Of x86-64; where pages are larger, the driver takes the whole pages around a range.
 const PAGE: usize = 4096;

@@ -10,9 +10,8 @@ pub use activation::LinearActivation;
 use activation::{Finish, pull_back};
 
 use super::chain;
-use super::flops::add_multiplications;
 use super::kernel::{Format, Matrix, Rowwise, Sums, Write, multiply_and_finish, rows_per_block};
-use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree, add_multiplications};
 use super::precision::{Round, bias_gradient, operand, rounded};
 use super::scratch::{filled, filled_together};
 use super::storage::{overwrite, read, tensor};

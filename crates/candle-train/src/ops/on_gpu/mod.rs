@@ -1,19 +1,16 @@
-//! The halves of operations that run on GPUs: each [`super::operation::OnGpu`] of an operation of
-//! one file. Those of a folder have theirs there.
+//! [`super::operation::OnGpu`] of the operations that are a file each; those of a folder have an
+//! `on_gpu.rs` of their own.
 
 use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use super::operation::copy_of;
 
-mod by_cpu;
 mod images;
 mod losses;
 mod pointwise;
 mod products;
 mod rows;
 mod series;
-
-pub(super) use by_cpu::{backward_by_cpu, forward_by_cpu};
 
 /// The memory of a result of Candle's operations, and its shape.
 fn made(y: &Tensor) -> Result<(CudaStorage, Shape)> {

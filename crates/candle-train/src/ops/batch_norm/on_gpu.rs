@@ -2,14 +2,14 @@
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, Var, bail};
 
-use super::address::{Address, of_tensor};
-use super::columns::{self, Columns, Gate, batch_statistics, inverse_deviation};
-use super::gpu::{Gpu, wrap};
-use super::pointwise::{Cast, cast, cast_tensor};
-use crate::ops::batch_norm::{Activation, BatchStatistics, RunningStatistics};
+use super::sync::{BatchGroup, Extent, Moments};
+use super::{Activation, BatchStatistics, RunningStatistics};
 use crate::ops::chain;
+use crate::ops::cuda::{
+    self, Address, Cast, Columns, Gate, Gpu, batch_statistics, cast, cast_tensor,
+    inverse_deviation, of_tensor, wrap,
+};
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
-use crate::ops::sync_batch_norm::{BatchGroup, Extent, Moments};
 use crate::ops::weight::{Destination, Weight};
 
 /// The normalisation of (rows, c) values with statistics that are known.
@@ -19,7 +19,7 @@ pub(in crate::ops) struct DeviceNorm {
     rectified: bool,
     rows: usize,
     c: usize,
-    /// What the statistics were taken of, if of more than these rows.
+    /// The batch that the statistics were taken of, if it has more than these rows.
     joint: Option<Extent>,
 }
 
@@ -112,7 +112,7 @@ impl DeviceNorm {
         Ok(DeviceGradients { gamma, beta, x })
     }
 
-    /// What the kernel makes of these rows' `sums`, of those of all parts of the batch.
+    /// The slopes that the kernel computes from these rows' `sums`, from those of all parts of the batch.
     fn joint_slopes(&self, gamma: &Tensor, sums: &[Tensor; 2], joint: &Extent) -> Result<Tensor> {
         let host = |tensor: &Tensor| -> Result<Vec<f64>> {
             Ok(tensor.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
@@ -140,7 +140,7 @@ fn moments(rows: usize, [mean, variance]: &[Vec<f32>; 2]) -> Moments {
 }
 
 /// As [`crate::ops::batch_norm()`] and [`crate::ops::sync_batch_norm()`]; x (..., c) is contiguous.
-pub(in crate::ops) fn batch_norm(
+pub(super) fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,
@@ -157,7 +157,7 @@ pub(in crate::ops) fn batch_norm(
 }
 
 /// As [`crate::ops::batch_norm_running()`]; x (..., c) is contiguous.
-pub(in crate::ops) fn batch_norm_running(
+pub(super) fn batch_norm_running(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,
@@ -181,7 +181,7 @@ pub(in crate::ops) fn batch_norm_running(
 
 /// Moves `running` mean and variance towards `columns`, each times its scale, by the share
 /// `momentum`.
-pub(in crate::ops) fn move_running(
+pub(super) fn move_running(
     running: [&Var; 2],
     columns: &[Tensor; 2],
     scales: [f64; 2],
@@ -192,7 +192,7 @@ pub(in crate::ops) fn move_running(
     let pairs = [[&columns[0], &columns[1]], [&columns[1], &columns[0]]];
     for ((running, [own, other]), scale) in running.into_iter().zip(pairs).zip(scales) {
         let statistics = [of_tensor(own)?, of_tensor(other)?];
-        columns::move_running(&gpu, of_tensor(running)?, statistics, momentum, scale, c)?;
+        cuda::move_running(&gpu, of_tensor(running)?, statistics, momentum, scale, c)?;
     }
     Ok(())
 }
@@ -214,7 +214,7 @@ struct DeviceBatchNorm {
     norm: DeviceNorm,
     beta: Weight,
     d_gamma: Destination,
-    /// Whether it stands in training, where gradients flow.
+    /// True in training, where gradients flow.
     learns: bool,
 }
 

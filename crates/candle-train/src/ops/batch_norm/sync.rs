@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, bail};
 
-use super::batch_norm::BatchStatistics;
+use super::BatchStatistics;
 
 /// The parts of a batch that are normalised together: what PyTorch calls the process group. All
 /// parts run the same layers in the same order.
@@ -21,26 +21,26 @@ pub trait SyncGroup: Debug + Send + Sync {
 pub type BatchGroup = Arc<dyn SyncGroup>;
 
 /// Mean and sum of squared deviations of each channel.
-pub(super) struct Moments {
+pub(in crate::ops) struct Moments {
     pub(super) rows: usize,
     pub(super) channels: Vec<[f64; 2]>,
 }
 
 impl Moments {
-    /// Those of no rows.
-    pub(super) fn none(c: usize) -> Self {
+    /// Moments of no rows.
+    fn none(c: usize) -> Self {
         Self { rows: 0, channels: vec![[0.0; 2]; c] }
     }
 
-    /// Those of all rows of `parts`, taken in their order.
-    pub(super) fn of_all(c: usize, parts: impl IntoIterator<Item = Self>) -> Self {
+    /// Moments of all rows of `parts`, taken in their order.
+    pub(in crate::ops) fn of_all(c: usize, parts: impl IntoIterator<Item = Self>) -> Self {
         let mut total = Self::none(c);
         parts.into_iter().for_each(|part| total.merge(&part));
         total
     }
 
     /// Takes in those of other rows (Chan et al., 1983).
-    pub(super) fn merge(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         let count = self.rows as f64;
         let n = other.rows as f64;
         for (total, other) in self.channels.iter_mut().zip(&other.channels) {
@@ -71,8 +71,8 @@ impl Moments {
         Ok(Self { rows: rows as usize, channels: channels.as_chunks().0.to_vec() })
     }
 
-    /// Those of all parts of the batch.
-    pub(super) fn joint(&self, group: &BatchGroup) -> Result<Self> {
+    /// Moments of all parts of the batch.
+    fn joint(&self, group: &BatchGroup) -> Result<Self> {
         let mut joint = Self::none(self.channels.len());
         for part in group.all_gather(self.to_message())? {
             let part = Self::of_message(&part)?;
@@ -89,7 +89,7 @@ impl Moments {
     }
 }
 
-/// What a layer took its statistics of.
+/// The rows that a layer took its statistics of.
 pub(super) struct Extent {
     /// Rows of all parts.
     pub(super) rows: usize,

@@ -2,18 +2,30 @@
 //!
 //! Rows are all axes but the last.
 
+mod sync;
+mod channel_norm;
+mod on_cpu;
+#[cfg(feature = "cuda")]
+mod on_gpu;
+
 use candle_core::{Result, Tensor, Var, bail};
 
 use super::chain;
-use super::channel_norm::moments;
-use super::host_norm::HostNorm;
 use super::operation::Backward;
 use super::storage::read_numbers;
-use super::sync_batch_norm::BatchGroup;
 use super::weight::{Destination, Weight};
 use super::widen::with_type_of;
+pub(super) use channel_norm::{
+    ROWS, add_gradients, batch_statistics, input_gradient_in_place, moments, near_moments,
+    normalised,
+};
+pub(super) use on_cpu::HostNorm;
+#[cfg(feature = "cuda")]
+pub(super) use on_gpu::DeviceNorm;
+pub(super) use sync::Moments;
+pub use sync::{BatchGroup, SyncGroup};
 
-/// What follows the normalisation (and the residual).
+/// Activation after the normalisation (and the residual).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// Nothing.
@@ -66,7 +78,7 @@ impl BatchStatistics {
         let unbiased = self.rows as f64 / (self.rows as f64 - 1.0);
         #[cfg(feature = "cuda")]
         if let Some(columns) = &self.on_gpu {
-            return super::cuda::move_running(running, columns, [1.0, unbiased], momentum);
+            return on_gpu::move_running(running, columns, [1.0, unbiased], momentum);
         }
         let [mean, variance] = running;
         move_towards(mean, [&self.mean, &self.variance], momentum, 1.0)?;
@@ -148,8 +160,7 @@ fn of_batch(
     let gamma = &gamma.reachable([Some(&x), residual], [gamma, beta])?;
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let found = super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
-        return found;
+        return on_gpu::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
     }
     let moments = read_numbers([&x], |[x]| Ok(moments(x, c)))?;
     let (norm, statistics) = HostNorm::of_batch(moments, group, eps, beta, activation)?;
@@ -170,7 +181,7 @@ pub fn batch_norm_running(
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         let affine = [gamma, beta];
-        return super::cuda::batch_norm_running(&x, affine, residual, activation, eps, running);
+        return on_gpu::batch_norm_running(&x, affine, residual, activation, eps, running);
     }
     apply(&x, gamma, residual, HostNorm::running(running, eps, beta, activation)?)
 }

@@ -8,18 +8,18 @@
 use candle_core::Result;
 use rayon::prelude::*;
 
-use super::batch_norm::{Activation, BatchStatistics};
-use super::element::{Element, Numbers, Room};
-use super::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
-use super::sync_batch_norm::{Extent, Moments};
+use super::sync::{Extent, Moments};
+use super::{Activation, BatchStatistics};
+use crate::ops::element::{Element, Numbers, Room};
+use crate::ops::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 
 /// Rows per block.
-pub(super) const ROWS: usize = 128;
+pub(in crate::ops) const ROWS: usize = 128;
 
 /// Columns whose sums stay in registers while rows go by. Of fewer channels, several rows make one.
 const WIDTH: usize = 64;
 
-/// What the passes need of each channel.
+/// Constants of each channel that the passes read.
 pub(super) struct Channels<'a> {
     /// Mean of x.
     pub(super) mean: &'a [f32],
@@ -29,11 +29,11 @@ pub(super) struct Channels<'a> {
     pub(super) gamma: &'a [f32],
     /// Shift.
     pub(super) beta: &'a [f32],
-    /// What follows the normalisation and the residual.
+    /// Activation after the normalisation and the residual.
     pub(super) activation: Activation,
 }
 
-/// How backward finds where the rectifier was open.
+/// The way in which backward finds where the rectifier was open.
 #[derive(Clone, Copy)]
 pub(super) enum Gate<'a, E> {
     /// It recomputes the output from x: no residual was added.
@@ -45,20 +45,18 @@ pub(super) enum Gate<'a, E> {
 
 /// Gradients of scale and shift, one entry per channel.
 pub(super) struct AffineGradient {
-    /// Of the scale.
     pub(super) gamma: Vec<f32>,
-    /// Of the shift.
     pub(super) beta: Vec<f32>,
 }
 
 /// Mean and biased variance of each channel, exact to f32.
-pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
+pub(in crate::ops) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
     moments(x.into(), c).statistics()
 }
 
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
-pub(super) fn moments(x: Numbers<'_>, c: usize) -> Moments {
+pub(in crate::ops) fn moments(x: Numbers<'_>, c: usize) -> Moments {
     let n = x.len();
     let block = ROWS * c;
     let of_block = |i: usize| {
@@ -69,9 +67,9 @@ pub(super) fn moments(x: Numbers<'_>, c: usize) -> Moments {
     Moments::of_all(c, parts)
 }
 
-/// Those of the blocks of rows that are in the cache, on the calling thread. Merged with those of
-/// other rows, as many blocks before and after, they are [`moments`] of all.
-pub(super) fn near_moments(x: &[f32], c: usize) -> Vec<Moments> {
+/// Moments of blocks of rows that are in the cache, on the calling thread. Merged with those of other
+/// rows, as many blocks before and after, they are [`moments`] of all.
+pub(in crate::ops) fn near_moments(x: &[f32], c: usize) -> Vec<Moments> {
     x.chunks(ROWS * c).map(|block| block_moments(block, c)).collect()
 }
 
@@ -130,8 +128,7 @@ fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
     (0..c).map(move |i| wide.iter().skip(i).step_by(c).sum())
 }
 
-/// Adds to each column's `sums` what `f` makes of the column's values in each row and of its
-/// constants. `rows` may end within a row. `f` must be `#[inline(always)]`.
+/// Adds `f` of each column's values in a row and of its constants to the column's `sums`, for all rows. `rows` may end within a row. `f` must be `#[inline(always)]`.
 ///
 /// The sums of [`WIDTH`] columns stay in registers while the rows go by.
 #[inline(always)]
@@ -203,7 +200,7 @@ fn column<E: Element, const N: usize>(slices: &[&[E]; N], i: usize) -> [f32; N] 
 }
 
 #[inline(always)]
-pub(super) fn normalised(x: f32, mean: f32, scale: f32, shift: f32) -> f32 {
+pub(in crate::ops) fn normalised(x: f32, mean: f32, scale: f32, shift: f32) -> f32 {
     (x - mean) * scale + shift
 }
 
@@ -241,8 +238,8 @@ impl Channels<'_> {
     }
 
     /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy`
-    /// that of the residual, and that of x is returned. `batch` is what the statistics were taken
-    /// of.
+    /// that of the residual, and that of x is returned. The statistics were taken of
+    /// `batch`.
     pub(super) fn backward<E: Element>(
         &self,
         x: &[E],
@@ -275,7 +272,7 @@ impl Channels<'_> {
         Ok((affine, dx))
     }
 
-    /// What makes a piece of the gradient of x of a piece of that of the output.
+    /// Returns a function that turns a piece of the gradient of the output into one of that of x.
     fn pull_through_gate<E: Element>(
         &self,
         x: &[E],
@@ -338,7 +335,7 @@ impl Channels<'_> {
         total
     }
 
-    /// What these sums are to gamma and beta.
+    /// The gradients of gamma and beta, from these sums.
     fn affine_gradient(&self, sums: &[f64]) -> AffineGradient {
         let (plain, weighted) = sums.split_at(self.mean.len());
         let of_gamma = weighted.iter().zip(self.inverse_std);
@@ -419,7 +416,7 @@ fn close_by_output<E: Element>(g: &mut [E], y: &[E]) {
 /// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as
 /// `mean`.
 #[inline(always)]
-pub(super) fn add_gradients<E: Element>(
+pub(in crate::ops) fn add_gradients<E: Element>(
     plain: &mut [f32],
     weighted: &mut [f32],
     g: &[E],
@@ -459,7 +456,7 @@ fn add_gated_gradients<E: Element>(
 
 /// scale g + slope (x - mean) + shift, where g was.
 #[inline(always)]
-pub(super) fn input_gradient_in_place<E: Element>(
+pub(in crate::ops) fn input_gradient_in_place<E: Element>(
     g: &mut [E],
     x: &[E],
     [scale, mean, slope, shift]: [&[f32]; 4],

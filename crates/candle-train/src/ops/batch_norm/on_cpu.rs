@@ -3,28 +3,28 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::batch_norm::{Activation, BatchStatistics, RunningStatistics};
 use super::channel_norm::{AffineGradient, Channels, Gate};
-use super::element::{Element, Numbers};
-use super::saved::Saved;
-use super::storage::{overwrite, read, read_numbers, read_of};
-use super::sync_batch_norm::{BatchGroup, Extent, Moments};
-use super::weight::Weight;
+use super::sync::{BatchGroup, Extent, Moments};
+use super::{Activation, BatchStatistics, RunningStatistics};
+use crate::ops::element::{Element, Numbers};
+use crate::ops::saved::Saved;
+use crate::ops::storage::{overwrite, read, read_numbers, read_of};
+use crate::ops::weight::Weight;
 
 /// Normalises, scales, shifts, adds a residual, and rectifies if it is told to.
-pub(super) struct HostNorm {
+pub(in crate::ops) struct HostNorm {
     mean: Vec<f32>,
     inverse_std: Vec<f32>,
     beta: Weight,
     activation: Activation,
-    /// What the statistics were taken of, if that is the batch.
+    /// The batch that the statistics were taken of; `None` of those of the training data.
     batch: Option<Extent>,
 }
 
 impl HostNorm {
     /// With the statistics of the batch, which are returned too: of the rows with these moments,
     /// or, with a group, of those of all its parts.
-    pub(super) fn of_batch(
+    pub(in crate::ops) fn of_batch(
         moments: Moments,
         group: Option<&BatchGroup>,
         eps: f64,
@@ -63,7 +63,7 @@ impl HostNorm {
     }
 
     /// activation(gamma (x - mean) / std + beta + residual), of the type of x.
-    pub(super) fn output(
+    pub(in crate::ops) fn output(
         &self,
         x: Numbers<'_>,
         gamma: &Tensor,
@@ -85,7 +85,7 @@ impl HostNorm {
     /// The gradients of scale and shift, of which that of the shift is sent off, and that of x, of
     /// which `None` says that it is over `dy`. `y` is the output where a residual was added: the
     /// residual's gradient is then over `dy`.
-    pub(super) fn backward(
+    pub(in crate::ops) fn backward(
         &self,
         x: Numbers<'_>,
         gamma: &Tensor,
