@@ -1,4 +1,4 @@
-//! Gradient of a bias that was added to every row.
+//! Sums over the rows of row-major values, one per column: in f64, blocks of rows in a fixed order.
 
 use rayon::prelude::*;
 
@@ -8,8 +8,7 @@ use super::simd::vectorised;
 /// Rows per partial sum.
 const ROWS: usize = 128;
 
-/// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed
-/// order.
+/// Sum of each column of `values` (rows, `columns`): the gradient of a bias that was added to every row.
 pub(super) fn column_sums<E: Element>(values: &[E], columns: usize) -> Vec<f32> {
     column_sums_of(
         values,
@@ -43,8 +42,28 @@ pub(super) fn column_sums_of<E: Element>(
     added(&blocks.collect::<Vec<_>>(), columns)
 }
 
+/// Sum of x dy over the rows of each of `c` columns.
+pub(super) fn column_sums_of_products(x: &[f32], dy: &[f32], c: usize) -> Vec<f32> {
+    let block_sums = |(x, dy): (&[f32], &[f32])| {
+        let mut sums = vec![0f64; c];
+        vectorised(
+            #[inline(always)]
+            || {
+                for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
+                    for ((sum, x), dy) in sums.iter_mut().zip(x).zip(dy) {
+                        *sum += f64::from(*x) * f64::from(*dy);
+                    }
+                }
+            },
+        );
+        sums
+    };
+    let blocks = x.par_chunks(ROWS * c).zip(dy.par_chunks(ROWS * c)).map(block_sums);
+    added(&blocks.collect::<Vec<_>>(), c)
+}
+
 /// The sums of `columns` numbers of each block, in their order.
-pub(super) fn added(blocks: &[Vec<f64>], columns: usize) -> Vec<f32> {
+fn added(blocks: &[Vec<f64>], columns: usize) -> Vec<f32> {
     let mut total = vec![0f64; columns];
     for sums in blocks {
         total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);

@@ -13,8 +13,8 @@ mod activation;
 mod add;
 mod attention;
 mod batch_norm;
-mod bias;
 mod chain;
+mod column_sums;
 mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -33,7 +33,6 @@ mod linear;
 mod loss;
 mod math;
 mod moving_average;
-mod multiple;
 mod newton_schulz;
 #[cfg(any(feature = "cuda", test))]
 mod nvml;
@@ -97,7 +96,6 @@ pub use loss::{
     cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};
-pub use multiple::multiple;
 pub use newton_schulz::newton_schulz;
 pub use operation::count_flops;
 pub(crate) use operation::{Backward, copy_of, in_graph};
@@ -108,7 +106,7 @@ pub use pool::{
     max_pool2d_over, mean_pixel,
 };
 pub use precision::{BLOCK as ROUNDED_TOGETHER, bf16_instructions, bf16_is_faster, round_block};
-pub use product::{gated, product, scaled};
+pub use product::{gated, multiple, product, scaled};
 pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};
 pub use repeat_heads::repeat_heads;

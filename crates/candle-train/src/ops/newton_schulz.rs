@@ -1,6 +1,7 @@
 //! The nearest matrix with orthogonal rows or columns, roughly, by products alone.
 
 use super::kernel::{Matrix, Sums, multiplied};
+use super::layout::transposed;
 
 /// Coefficients of the quintic, which is steepest at 0 (Jordan et al. 2024,
 /// <https://kellerjordan.github.io/posts/muon/>).
@@ -8,8 +9,8 @@ const COEFFICIENTS: [f32; 3] = [3.4445, -4.775, 2.0315];
 /// Least norm that the matrix is divided by.
 const EPS: f64 = 1e-7;
 
-/// What `steps` iterations of Newton and Schulz make of a row-major matrix: its singular values go
-/// to about 1. The same bits for any number of threads.
+/// Applies `steps` iterations of Newton and Schulz to a row-major matrix: its singular values go to
+/// about 1. The same bits for any number of threads.
 pub fn newton_schulz(matrix: &[f32], rows: usize, columns: usize, steps: u32) -> Vec<f32> {
     let is_tall = rows > columns;
     let squares: f64 = matrix.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
@@ -33,11 +34,6 @@ pub fn newton_schulz(matrix: &[f32], rows: usize, columns: usize, steps: u32) ->
         x = next;
     }
     turned(x, [short, long])
-}
-
-fn transposed(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let column = |column: usize| (0..rows).map(move |row| x[row * columns + column]);
-    (0..columns).flat_map(column).collect()
 }
 
 #[cfg(test)]

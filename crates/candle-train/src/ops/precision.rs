@@ -16,7 +16,7 @@ use half::slice::HalfFloatSliceExt;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::bias::{column_sums, column_sums_of};
+use super::column_sums::{column_sums, column_sums_of};
 use super::element::Element;
 use super::kernel::{Epilogue, Format, Instructions};
 use super::simd::{build, vectorised};

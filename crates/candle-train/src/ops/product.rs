@@ -1,18 +1,20 @@
-//! Products of two tensors, of which the second may be smaller: a factor for each channel, or for
-//! each channel of a sample.
+//! Products of a tensor and a number, and of two tensors, of which the second may be smaller: a factor
+//! for each channel, or for each channel of a sample.
 
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::bias::added;
 use super::chain;
+use super::column_sums::column_sums_of_products;
 use super::operation::{Gradients, Input, Operation};
-use super::simd::{build, build_rows, change_rows, vectorised};
+use super::simd::{build, build_rows, change_blocks, change_rows, vectorised};
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 
-/// Rows whose products are added up together.
-const ROWS: usize = 128;
+/// `factor` x, f32.
+pub fn multiple(x: &Tensor, factor: f64) -> Result<Tensor> {
+    chain::apply([x], Multiple { factor: factor as f32 })
+}
 
 /// a b, of one shape, f32.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -50,7 +52,7 @@ pub fn scaled(x: &Tensor, scale: &Weight) -> Result<Tensor> {
 pub(super) struct Product {
     pub(super) rows: usize,
     pub(super) c: usize,
-    /// Of the gradient of the factors.
+    /// Destination of the gradient of the factors.
     pub(super) destination: Destination,
 }
 
@@ -60,7 +62,7 @@ impl Product {
         &factors[start / (self.rows * self.c) * self.c..][..self.c]
     }
 
-    /// Of each factor, the sum of x dy over its rows.
+    /// Gradient of the factors: the sum of x dy over the rows of each.
     fn gradient(&self, x: &[f32], dy: &[f32]) -> Vec<f32> {
         if self.rows == 1 {
             return build(x.len(), |start, block| {
@@ -72,30 +74,10 @@ impl Product {
         }
         let group = (self.rows * self.c).max(1);
         let groups = x.par_chunks(group).zip(dy.par_chunks(group));
-        let sums: Vec<Vec<f32>> = groups.map(|(x, dy)| sums_of_products(x, dy, self.c)).collect();
+        let sums: Vec<Vec<f32>> =
+            groups.map(|(x, dy)| column_sums_of_products(x, dy, self.c)).collect();
         sums.concat()
     }
-}
-
-/// Of each column, the sum of x dy over the rows of `c` values: in f64, blocks of rows in a fixed
-/// order.
-fn sums_of_products(x: &[f32], dy: &[f32], c: usize) -> Vec<f32> {
-    let block_sums = |(x, dy): (&[f32], &[f32])| {
-        let mut sums = vec![0f64; c];
-        vectorised(
-            #[inline(always)]
-            || {
-                for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
-                    for ((sum, x), dy) in sums.iter_mut().zip(x).zip(dy) {
-                        *sum += f64::from(*x) * f64::from(*dy);
-                    }
-                }
-            },
-        );
-        sums
-    };
-    let blocks = x.par_chunks(ROWS * c).zip(dy.par_chunks(ROWS * c)).map(block_sums);
-    added(&blocks.collect::<Vec<_>>(), c)
 }
 
 /// Each value times its factor.
@@ -147,6 +129,38 @@ impl Operation for Product {
     }
 }
 
+pub(super) struct Multiple {
+    pub(super) factor: f32,
+}
+
+impl Multiple {
+    fn apply(&self, values: &mut [f32]) {
+        vectorised(
+            #[inline(always)]
+            || values.iter_mut().for_each(|value| *value *= self.factor),
+        );
+    }
+}
+
+impl Operation for Multiple {
+    type Operands<T> = [T; 1];
+
+    const NAME: &'static str = "multiple";
+
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let y = build(x.values.len(), |start, y| {
+            y.copy_from_slice(&x.values[start..][..y.len()]);
+            self.apply(y);
+        });
+        Ok((y, x.shape.clone()))
+    }
+
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        overwrite(&dy, |dy| change_blocks(dy, |_, dy| self.apply(dy)))?;
+        Ok([Some(dy)])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
@@ -176,6 +190,18 @@ mod tests {
                 |t| scaled(t[0].tensor(), &t[1]),
                 |v| slow(v, n * rows, c),
                 1e-5,
+            );
+        }
+    }
+
+    #[test]
+    fn multiples_and_gradients_equal_the_slow_ones() {
+        for n in [1, 7, 5000] {
+            check_gradients(
+                &[&[n]],
+                |t| multiple(&t[0], -2.5),
+                |v| v[0].iter().map(|x| -2.5 * x).collect(),
+                1e-6,
             );
         }
     }

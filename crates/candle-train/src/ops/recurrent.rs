@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::bias::column_sums;
 use super::chain;
+use super::column_sums::column_sums;
 use super::kernel::{Matrix, Panels, Sums, Write, multiply};
 use super::math::{logistic, tanh};
 use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree, add_multiplications};

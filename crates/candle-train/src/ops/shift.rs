@@ -3,8 +3,8 @@
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::bias::column_sums;
 use super::chain;
+use super::column_sums::column_sums;
 use super::operation::{Gradients, Input, Operation};
 use super::simd::{build_rows, vectorised};
 use super::storage::{read, tensor};

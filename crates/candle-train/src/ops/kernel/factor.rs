@@ -1,12 +1,11 @@
-//! What operands of products may be: f32 numbers, which any product takes, and bf16 numbers, which
-//! products of bf16 numbers take as they are.
+//! Number types of the operands of products: f32, which any product takes, and bf16, which products of
+//! bf16 numbers take as they are.
 
 use super::bf16;
-use super::columns::Columns;
+use super::left::{Columns, Rows};
 use super::panels::{F32Panels, Source};
 use super::product::{Epilogue, Output, Packed, product};
 use super::right::Panels;
-use super::rows::Rows;
 use crate::ops::element::Element;
 
 /// f32; or bf16, in products of [`super::Format::Bf16`] only.

@@ -3,12 +3,11 @@
 use rayon::prelude::*;
 
 use super::bf16;
-use super::columns::Columns;
+use super::left::{Columns, Rows};
 use super::level::{TILE_ROWS, best};
 use super::panels::Source;
 use super::product::{Epilogue, Output, Sums, Write, product};
 use super::right::{Format, Panels};
-use super::rows::Rows;
 use super::transpose::{Strided, transpose_best};
 use crate::ops::scratch::filled;
 

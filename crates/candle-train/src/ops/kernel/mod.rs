@@ -15,22 +15,21 @@
 //! each product, too.
 
 mod bf16;
-mod columns;
 mod factor;
+mod left;
 mod level;
 mod matrix;
 mod panels;
 mod product;
 mod right;
-mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod transpose;
 
 pub(in crate::ops) use bf16::Instructions;
-pub(in crate::ops) use columns::Columns;
 pub(in crate::ops) use factor::Factor;
+pub(in crate::ops) use left::{Columns, Rows};
 pub(in crate::ops) use level::{best, run};
 pub(in crate::ops) use matrix::{
     Matrix, Rowwise, balanced, blocks_of_tiles, multiplied, multiply, multiply_and_finish,
@@ -39,5 +38,4 @@ pub(in crate::ops) use matrix::{
 pub(in crate::ops) use panels::{Block, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use right::{Format, Panels};
-pub(in crate::ops) use rows::Rows;
 pub(in crate::ops) use transpose::{Strided, transpose_best};

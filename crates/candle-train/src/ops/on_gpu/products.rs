@@ -5,10 +5,9 @@ use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use crate::ops::cuda::Gpu;
 use crate::ops::drop_path::DropPath;
-use crate::ops::multiple::Multiple;
 use crate::ops::on_gpu::made;
 use crate::ops::operation::{Gradients, OnGpu};
-use crate::ops::product::Product;
+use crate::ops::product::{Multiple, Product};
 use crate::ops::recurrent::Recurrent;
 use crate::ops::repeat_heads::RepeatHeads;
 use crate::ops::resample::Resample;

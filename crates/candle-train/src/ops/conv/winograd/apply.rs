@@ -1,15 +1,14 @@
-//! Output tiles = products of transformed input tiles and transformed kernels.
+//! Output tiles = products of transformed input tiles and transformed kernels, written as pixels.
 
 use std::ops::Range;
 
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
-use super::scatter::Scatter;
-use super::size::Needed;
-use super::tiles::{Images, Tiles};
-use super::transform::Input;
+use super::tiles::{Images, Needed, TILE, Tiles};
+use super::transform::{self, Input, Transform, rounded};
 use super::weights::Kernels;
 use crate::Precision;
 use crate::ops::element::Element;
@@ -160,5 +159,62 @@ impl<'a, E: Element> Work<'a, E> {
         let out = Output { values, starts: &starts, write: Write::Replace, sums: Sums::Long };
         let mut rows = Rows { slices: &slices, taps: 1 };
         product(&mut rows, &self.kernels[component], out, &mut ());
+    }
+}
+
+/// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component
+/// after the other, (tiles, padded channels), anything where a tile does not need it.
+struct Scatter<'a> {
+    products: &'a [&'a [f32]; COMPONENTS],
+    tiles: &'a Tiles,
+    bands: Range<usize>,
+    y: &'a mut [f32],
+    /// To bf16.
+    rounds: bool,
+}
+
+impl WithSimd for Scatter<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let image = self.tiles.output;
+        let vectors = padded(image.c) / S::F32_LANES;
+        let first_pixel = self.tiles.first_pixel(self.bands.start);
+        let products = self.products.map(|values| S::as_simd_f32s(values).0);
+        let mut room = transform::Output::room(simd);
+        for tile in 0..self.tiles.within(&self.bands) {
+            let place = self.tiles.place(&self.bands, tile);
+            let pixel = (place.image * image.h + place.y) * image.w + place.x - first_pixel;
+            let rows = TILE.min(image.h - place.y);
+            let columns = TILE.min(image.w - place.x);
+            for vector in 0..image.c.div_ceil(S::F32_LANES) {
+                let at = tile * vectors + vector;
+                let first = vector * S::F32_LANES;
+                let y = &mut *self.y;
+                transform::Output::tile(
+                    simd,
+                    place.size,
+                    &mut room,
+                    #[inline(always)]
+                    |row, column| products[row * 6 + column][at],
+                    #[inline(always)]
+                    |row, values| {
+                        if row >= rows {
+                            return;
+                        }
+                        for (column, value) in values.into_iter().enumerate().take(columns) {
+                            let pixel = pixel + row * image.w + column;
+                            let value = if self.rounds { rounded(simd, value) } else { value };
+                            let channels = &mut y[pixel * image.c..][..image.c][first..];
+                            match S::as_mut_simd_f32s(channels).0.first_mut() {
+                                Some(out) => *out = value,
+                                None => simd.partial_store_f32s(channels, value),
+                            }
+                        }
+                    },
+                );
+            }
+        }
     }
 }

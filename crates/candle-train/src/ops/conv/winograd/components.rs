@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::size::Needed;
+use super::tiles::Needed;
 use crate::ops::kernel::{Format, Panels, Source};
 use crate::ops::scratch::Scratch;
 

@@ -7,8 +7,7 @@ use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
-use super::size::{Needed, TileSize};
-use super::tiles::{TILE, Tiles};
+use super::tiles::{Needed, TILE, TileSize, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
 use crate::ops::element::Element;

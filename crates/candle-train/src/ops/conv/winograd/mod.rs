@@ -9,8 +9,6 @@ mod apply;
 mod components;
 mod gather;
 mod gradient;
-mod scatter;
-mod size;
 mod tiles;
 mod transform;
 mod weights;

@@ -11,7 +11,7 @@
 
 use pulp::Simd;
 
-use super::size::{Length, TileSize};
+use super::tiles::{Length, TileSize};
 
 /// A linear map of `I` values to `O`, lane by lane, for each length of a tile.
 pub(super) trait Transform<const I: usize, const O: usize>: Sync {

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::components::{COMPONENTS, Pieces};
-use super::size::TileSize;
+use super::tiles::TileSize;
 use super::transform::{Kernel, Transform, rounded};
 use crate::ops::kernel::{Block, Panels, Strided, best, run, transpose_best};
 use crate::ops::scratch::Scratch;
