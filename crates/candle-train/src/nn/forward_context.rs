@@ -1,25 +1,26 @@
-//! What a forward pass needs beside its input.
+//! Settings of a forward pass.
 
-use crate::nn::Lengths;
+use std::sync::Arc;
+
 use crate::ops::BatchGroup;
 use crate::rng::Key;
 use crate::{Convolutions, Precision};
 
-/// What a forward pass needs beside its input.
+/// Settings of a forward pass: everything that it needs besides its input.
 #[derive(Clone, Debug)]
 pub struct ForwardContext {
     /// Training or evaluation.
     pub mode: Mode,
     /// Numbers of matrix products and convolutions.
     pub precision: Precision,
-    /// How convolutions are computed.
+    /// Algorithms of convolutions.
     pub convolutions: Convolutions,
-    /// Whether blocks keep their input only and are run again in backward.
+    /// True if blocks keep their input only and are run again in backward.
     pub activation_checkpointing: bool,
     /// The other parts of the batch, if batch norms take their statistics over all of them
     /// (`SyncBatchNorm`).
     pub sync_batchnorm: Option<BatchGroup>,
-    /// How long each sample is, where they are padded to one length.
+    /// Length of each sample, where they are padded to one length.
     pub lengths: Option<Lengths>,
 }
 
@@ -31,14 +32,14 @@ pub enum Mode {
         /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not
         /// of the rank.
         key: Key,
-        /// How running statistics learn from this pass.
+        /// Update of running statistics by this pass.
         track: Track,
     },
     /// Running statistics, no dropout.
     Eval,
 }
 
-/// How running statistics learn from a pass.
+/// Update of running statistics by a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
     /// Not at all.
@@ -82,5 +83,35 @@ impl ForwardContext {
     #[must_use]
     pub fn direct(self) -> Self {
         Self { convolutions: Convolutions::Direct, ..self }
+    }
+}
+
+/// Length of each sample where samples are padded to one length: steps beyond it are padding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths(Arc<[usize]>);
+
+impl Lengths {
+    /// As the samples came.
+    pub fn new(steps: Vec<usize>) -> Self {
+        Self(steps.into())
+    }
+
+    /// The same where `steps` have `stride` of the former each: a step is a sample's own if it
+    /// begins in it. At least the first one is.
+    pub fn among(&self, steps: usize, stride: usize) -> Vec<usize> {
+        let own = |&length: &usize| length.div_ceil(stride.max(1)).clamp(1, steps.max(1));
+        self.0.iter().map(own).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_several_is_a_samples_own_if_it_begins_in_it() {
+        let lengths = Lengths::new(vec![0, 1, 4, 5, 16, 20]);
+        assert_eq!(lengths.among(16, 1), [1, 1, 4, 5, 16, 16]);
+        assert_eq!(lengths.among(4, 4), [1, 1, 1, 2, 4, 4]);
     }
 }
