@@ -13,8 +13,6 @@ mod gpt;
 mod llama;
 mod models;
 mod nest;
-#[path = "../../crates/candle-train/tests/kernels/numbers.rs"]
-mod numbers;
 mod optim;
 mod policy;
 mod policy_image;

@@ -8,8 +8,7 @@ use ddprun::optim::{
 use ddprun::plan::OptimizerPlan;
 
 use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Nothing, Out, Whole, Words};
-use crate::emulator::{STRIDING, emulator, rows};
-use crate::numbers::{agree, values};
+use crate::emulator::{STRIDING, agree, emulator, rows, values};
 
 /// `ParameterAddresses` of optimizer.cu.
 #[repr(C)]

@@ -4,8 +4,7 @@ use half::{bf16, f16};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out};
 use crate::emulator::{Arg, Emulator, STRIDING, emulator, merging, packs};
-use crate::typed::Typed;
-use crate::{agree, reference, tensor, values, var};
+use crate::{Typed, agree, reference, tensor, values, var};
 
 const EPS: f64 = 1e-5;
 

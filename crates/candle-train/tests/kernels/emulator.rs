@@ -3,15 +3,16 @@
 #![expect(unsafe_code, reason = "kernels are called through a library's symbols")]
 
 #[path = "../../src/ops/cuda/kernel_text.rs"]
-mod kernel_text;
+pub(crate) mod kernel_text;
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use candle_train::rng::{Key, Purpose};
+
 use crate::skipped::skipped;
-pub(crate) use kernel_text::OPTION;
 use kernel_text::{ATTENTION, COMMON, KERNELS};
 
 /// Attention of every width, with dropout and without.
@@ -176,5 +177,22 @@ fn value(argument: &mut Arg<'_>) -> u64 {
         Arg::Flag(flag) => u64::from(*flag as u32),
         Arg::Single(value) => u64::from(value.to_bits()),
         Arg::Double(value) => value.to_bits(),
+    }
+}
+
+/// `n` numbers around 0 that differ by `stream`.
+pub(crate) fn values(stream: u64, n: usize) -> Vec<f32> {
+    let mut draws = Key::new(7, Purpose::Generate, stream, 0).stream();
+    (0..n).map(|_| draws.normal() as f32).collect()
+}
+
+/// Asserts that all numbers agree to `limit` of the largest.
+#[track_caller]
+pub(crate) fn agree(name: &str, found: &[f32], expected: &[f32], limit: f32) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let largest = expected.iter().fold(1e-3f32, |largest, v| largest.max(v.abs()));
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let same = (found - expected).abs() <= limit * largest;
+        assert!(same, "{name}: element {i} is {found}, not {expected} (largest {largest})");
     }
 }

@@ -1,7 +1,6 @@
 use crate::emulator::Arg::{Count, Flag, In, Nothing, Single};
 use crate::emulator::{STRIDING, emulator};
-use crate::typed::Typed;
-use crate::values;
+use crate::{Typed, values};
 
 #[test]
 fn gradients_are_added_where_they_are() {

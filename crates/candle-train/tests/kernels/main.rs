@@ -1,8 +1,8 @@
 //! The kernels of the GPU against the operations of the CPU, from the same text: compiled as C++,
 //! run on the CPU.
 //!
-//! What is tested is the arithmetic of each kernel, sums over blocks of threads included; not how
-//! it is launched, nor how a GPU rounds.
+//! The arithmetic of each kernel is tested, sums over blocks of threads included; not its launch, nor
+//! the rounding of a GPU.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 mod attention;
@@ -11,19 +11,18 @@ mod emulator;
 mod grouped;
 mod halves;
 mod losses;
-mod names;
-mod numbers;
-mod nvrtc;
 mod optimizer;
 mod pointwise;
 mod rows;
 mod series;
 mod shapes;
-mod typed;
+mod source;
 
 use candle_core::{Device, Tensor, Var};
-use numbers::{agree, values};
+use half::{bf16, f16};
 use test_support::skipped;
+
+use emulator::{Arg, agree, values};
 
 fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
@@ -47,4 +46,41 @@ fn reference(
     let weight = tensor(dy, y.dims());
     let gradients = (&y * weight).unwrap().sum_all().unwrap().backward().unwrap();
     (flat(&y), vars.iter().map(|var| flat(gradients.get(var).unwrap())).collect())
+}
+
+/// Values as f32, bf16 or f16.
+struct Typed {
+    kind: &'static str,
+    singles: Vec<f32>,
+    halves: Vec<u16>,
+}
+
+impl Typed {
+    /// `values` as "f32", "bf16" or "f16".
+    fn new(kind: &'static str, values: &[f32]) -> Self {
+        let (mut singles, mut halves) = (Vec::new(), Vec::new());
+        match kind {
+            "bf16" => halves.extend(values.iter().map(|v| bf16::from_f32(*v).to_bits())),
+            "f16" => halves.extend(values.iter().map(|v| f16::from_f32(*v).to_bits())),
+            _ => singles.extend(values),
+        }
+        Self { kind, singles, halves }
+    }
+
+    /// As kernels read and write them.
+    fn arg(&mut self) -> Arg<'_> {
+        match self.kind {
+            "f32" => Arg::Out(&mut self.singles),
+            _ => Arg::Halves(&mut self.halves),
+        }
+    }
+
+    /// As f32.
+    fn values(&self) -> Vec<f32> {
+        match self.kind {
+            "bf16" => self.halves.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(),
+            "f16" => self.halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(),
+            _ => self.singles.clone(),
+        }
+    }
 }

@@ -1,7 +1,6 @@
-use crate::agree;
 use crate::emulator::Arg::{Bytes, Count, Doubles, Nothing, Whole};
 use crate::emulator::emulator;
-use crate::numbers::values;
+use crate::{agree, values};
 
 /// Elements of a parameter, and of a block.
 const N: usize = 1003;

@@ -2,8 +2,7 @@ use candle_train::ops::{self, Window};
 
 use crate::emulator::Arg::{Count, In, Nothing, Out, Words};
 use crate::emulator::{Arg, Emulator, STRIDING, emulator};
-use crate::typed::Typed;
-use crate::{agree, reference, tensor, values, var};
+use crate::{Typed, agree, reference, tensor, values, var};
 
 #[test]
 fn images_are_transposed_through_tiles() {
