@@ -1,13 +1,12 @@
-//! Who solves it, by either side of the disc.
+//! An expert that solves the task, by either side of the disc.
 
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
 use train_numbers::rng::{Key, Purpose, Stream};
 
-use crate::arena::{DETOUR_DISTANCE, GOAL, MAX_STEPS, Push, RADII};
-use crate::geometry::{angle, distance, from, wrapped};
+use crate::arena::{DETOUR_DISTANCE, GOAL, MAX_STEPS, Push, RADII, angle, distance, from, wrapped};
 
-/// How far ahead the expert aims, in one action.
+/// Distance ahead at which the expert aims, in one action.
 const LOOKAHEAD: f64 = 24.0;
 /// Angle behind the disc from which the expert pushes.
 const PUSH_ANGLE: f64 = 0.25;
@@ -17,8 +16,8 @@ const AIM_STD: f64 = 2.0;
 const STEPS_AT_GOAL: usize = 4;
 
 impl Push {
-    /// What an expert does who goes around the disc by `side` (1 or -1), then pushes it straight to
-    /// the goal.
+    /// Action of an expert that goes around the disc by `side` (1 or -1), then pushes it straight to the
+    /// goal.
     pub fn expert(&self, side: f64, draws: &mut Stream) -> [f32; 2] {
         let to_goal = angle(self.disc, GOAL);
         let at = angle(self.disc, self.agent);
@@ -39,12 +38,12 @@ impl Push {
     }
 }
 
-/// What was seen and done, one episode after the other.
+/// Observations and actions, one episode after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Demonstrations {
     /// [`Push::observe`] at each step.
     pub observations: Vec<[f32; 4]>,
-    /// What the expert did then.
+    /// Action of the expert at each step.
     pub actions: Vec<[f32; 2]>,
     /// The step after the last one of each episode.
     pub ends: Vec<usize>,
