@@ -21,7 +21,6 @@
 )]
 
 mod compare;
-mod parent;
 mod python;
 mod rank;
 mod work;
@@ -35,7 +34,7 @@ use work::{Shape, WORKS, Work};
 #[global_allocator]
 static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
 
-/// What the command line says.
+/// Words of the command line.
 struct Words(Vec<String>);
 
 impl Words {
@@ -77,7 +76,7 @@ fn main() -> ExitCode {
     match words.0.first().map(String::as_str) {
         Some("worker") => rank::run(named(&words), task),
         Some("train") => {
-            return parent::train(named(&words), &words.shape(), task);
+            return rank::train(named(&words), &words.shape(), task);
         }
         Some("pairs") => {
             let Shape { ranks, threads, dtype } = words.shape();

@@ -1,6 +1,7 @@
-//! One rank of the measured run: real engine, real collective, samples in memory. Rank 0 prints a
-//! JSON line.
+//! Our side: plans the work and starts its ranks as `ddprun` does. Each has the real engine, a real
+//! collective, and samples in memory; rank 0 prints a JSON line.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -8,17 +9,17 @@ use candle_core::Device;
 use ddprun::collective::{self, Backends, Collective, JoiningRank};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::Engine;
-use ddprun::internals::launch::{self, Membership, PreparedRun};
+use ddprun::internals::launch::{self, Console, Ended, Membership, PreparedRun, Program};
 use ddprun::kinds::Kinds;
-use ddprun::plan::Plan;
+use ddprun::plan::{Plan, RunFolders};
 use ddprun::units::Rank;
 
-use crate::work::{BATCHES, Work};
+use crate::work::{BATCHES, Shape, Work};
 
 /// Stack for candle's recursion in `backward`.
 const STACK_BYTES: usize = 512 << 20;
 
-/// What the parent asks of its ranks.
+/// Measurement that the parent asks of its ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Task {
     /// Timed stretches of steps; 0 ends after the first step.
@@ -27,7 +28,36 @@ pub(crate) struct Task {
     pub(crate) seconds: f64,
 }
 
-/// The rank that this process is.
+/// Runs `task` in `shape`; rank 0 prints its line to our standard output.
+pub(crate) fn train(work: &'static Work, shape: &Shape, task: Task) -> ExitCode {
+    let plan = work.plan(shape, &Kinds::default());
+    let folder = std::env::temp_dir().join(format!("ddprun-peers-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let (id, checkpoints) = ("peers".to_owned(), folder.clone());
+    let folders = RunFolders { id, logs: folder.clone(), checkpoints };
+    let (repetitions, seconds) = (task.repetitions.to_string(), task.seconds.to_string());
+    let words =
+        ["worker", work.name, "--repetitions", &repetitions, "--seconds", &seconds].map(Into::into);
+    let path = std::env::current_exe().expect("a path");
+    let program = Program { path, args: words.into(), env: vec![] };
+    let start = launch::Start {
+        resume: false,
+        program,
+        console: Console::Terminal,
+        smaller: vec![],
+        waker: None,
+    };
+    let ended = launch::run(&plan, &folders, &start, &mut |_| ());
+    if let Err(failure) = &ended {
+        eprintln!("{failure}; see {}", folder.display());
+        return ExitCode::FAILURE;
+    }
+    // A folder that stays is no failure of the measurement.
+    drop(std::fs::remove_dir_all(&folder));
+    if matches!(ended, Ok(Ended::Completed)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs the rank that this process is.
 pub(crate) fn run(work: &'static Work, task: Task) {
     let role = launch::rank_env::from_environment().expect("a launcher");
     let none = || Err::<PreparedRun, String>("only the parent makes a plan".into());
