@@ -39,7 +39,7 @@ const VOTE: usize = 150;
 const REPETITIONS: usize = 5;
 const DEADLINE: Duration = Duration::from_mins(1);
 const AS_RANK: &str = "DDPRUN_BENCH_RANK";
-/// How ranks that are connected by TCP send: as `plain` or `encrypted` bytes.
+/// Variable that says whether ranks that are connected by TCP send `plain` or `encrypted` bytes.
 const OVER_TCP: &str = "DDPRUN_BENCH_TCP";
 const PLAIN: &str = "plain";
 

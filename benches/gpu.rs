@@ -40,7 +40,7 @@ const BATCHES: usize = 4;
 
 /// A model, its sample, and the batches that it is measured at.
 struct Work {
-    /// What it is called in `--works`.
+    /// Name in `--works`.
     key: &'static str,
     name: &'static str,
     sample: &'static [usize],
@@ -48,7 +48,7 @@ struct Work {
     outputs: usize,
     batches: &'static [usize],
     settings: &'static [&'static str],
-    /// What is counted, and how many of them a sample has.
+    /// Unit of the throughput, and how many of them a sample has.
     unit: (&'static str, usize),
 }
 
@@ -173,7 +173,7 @@ every = "never"
 every = "never"
 "#;
 
-/// What was measured.
+/// Result of a measurement.
 struct Found {
     seconds: f64,
     peak: Option<Bytes>,
@@ -321,7 +321,7 @@ impl Work {
     }
 }
 
-/// What was asked for.
+/// Options of the command line.
 struct Flags {
     tiny: bool,
     first: bool,
@@ -347,7 +347,7 @@ impl Flags {
         }
     }
 
-    /// Whether a model is to be measured at this batch size. Small models have one each.
+    /// True if a model is to be measured at this batch size. Small models have one each.
     fn wants(&self, key: &str, batch: usize) -> bool {
         let is_it = |word: &str| match word.split_once(':') {
             Some((name, size)) => name == key && (self.tiny || size == batch.to_string()),

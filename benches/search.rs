@@ -1,5 +1,5 @@
-//! How well sweeps search: the least value of known functions after so many trials, median of 20
-//! seeds, beside Optuna's.
+//! Quality of the searches of sweeps: the least value of known functions after so many trials, median of
+//! 20 seeds, beside Optuna's.
 //!
 //! ```text
 //! cargo bench -p ddprun-benches --bench search                              ours
@@ -31,7 +31,7 @@ const SEEDS: u64 = 20;
 struct Problem {
     name: &'static str,
     trials: u32,
-    /// Its least value.
+    /// Least value of the function.
     least: f64,
     parameters: Vec<Parameter>,
     function: fn(&Values) -> f64,

@@ -59,8 +59,7 @@ struct Table {
 }
 
 impl Table {
-    /// What is said after the step from which a run is resumed is said again: its rows are left
-    /// out.
+    /// Leaves out rows after the step from which a run is resumed: they are written again.
     fn open(path: &Path, decimals: usize, start: &SinkStart) -> io::Result<Self> {
         let old = std::fs::read_to_string(path).unwrap_or_default();
         let (path, file) = (path.to_owned(), File::create(path)?);

@@ -25,7 +25,7 @@ const TRIALS: usize = 3;
 /// Times that a run that fails is tried.
 const TRIES: usize = 3;
 
-/// What of training is compared, where not all of it is.
+/// Part of the comparisons of training that is made, where not all are.
 pub(crate) struct Only {
     pub(crate) shape: Option<Shape>,
     pub(crate) precision: Option<String>,
@@ -41,12 +41,12 @@ struct Side {
     read: Option<Read>,
 }
 
-/// What is compared under a name.
+/// A comparison with a name.
 struct Comparison {
     name: &'static str,
     /// As it stands before the figure's own name.
     label: String,
-    /// Of training.
+    /// Precision of training.
     precision: Option<&'static str>,
     ours: Side,
     /// PyTorch in each of its modes, of which the fastest counts.
@@ -124,7 +124,7 @@ struct Row {
     medians: [f64; 2],
 }
 
-/// What can be compared.
+/// Names of all comparisons.
 pub(crate) fn names() -> Vec<&'static str> {
     let works = WORKS.iter().map(|work| work.name);
     works

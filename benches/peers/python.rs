@@ -12,7 +12,7 @@ pub(crate) struct Python {
     allocator: Option<PathBuf>,
 }
 
-/// Where distributions put libraries.
+/// Folders in which distributions put libraries.
 const LIBRARIES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",

@@ -1,4 +1,4 @@
-//! What is measured: models with their samples, and the plan of a run on them.
+//! Measured work: models with their samples, and the plan of a run on them.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use ddprun::rng::{Key, Purpose};
 /// On what a work is trained.
 pub(crate) struct Shape {
     pub(crate) ranks: u32,
-    /// Of each rank.
+    /// Threads of each rank.
     pub(crate) threads: u32,
     /// "fp32" or "bf16"
     pub(crate) dtype: String,
@@ -28,11 +28,11 @@ pub(crate) struct Work {
     /// Shape of a sample.
     sample: &'static [usize],
     kind: Kind,
-    /// What its experiment says beside `work.toml`.
+    /// Settings of its experiment besides `work.toml`.
     settings: &'static [&'static str],
 }
 
-/// What a sample is, and its answer.
+/// Kind of sample, and its target.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Noise, and one of so many classes.

@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-/// What the linker is asked for. `moe` is candle-kernels' own, and there if `nvcc` is real.
+/// Libraries that the linker is asked for. `moe` is candle-kernels' own, and there if `nvcc` is real.
 const LIBRARIES: [&str; 9] =
     ["cuda", "cudart", "cublas", "cublasLt", "curand", "nvrtc", "cudnn", "nccl", "moe"];
 

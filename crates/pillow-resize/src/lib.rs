@@ -12,7 +12,7 @@ mod tests;
 use passes::Value;
 use weights::Weights;
 
-/// How an output value follows from the input's. All but [`Filter::Nearest`] are antialiased: the
+/// A filter, which makes an output value of the input's. All but [`Filter::Nearest`] are antialiased: the
 /// more an image shrinks, the more values they combine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
@@ -131,7 +131,7 @@ fn resize_values<T: Value>(
     }
 }
 
-/// Whether rows are combined before columns, as Pillow does since 13.0.0 where that is less work.
+/// True if rows are combined before columns, as Pillow does since 13.0.0 where that is less work.
 fn rows_come_first(area: Area, [height, width]: [usize; 2]) -> bool {
     let lost_rows = area.height as i64 - height as i64;
     lost_rows > 0 && lost_rows > 2 * (area.width as i64 - width as i64)

@@ -1,4 +1,4 @@
-//! What each output value is made of: Pillow's `precompute_coeffs`.
+//! Weights of the input values in each output value: Pillow's `precompute_coeffs`.
 
 use crate::Filter;
 

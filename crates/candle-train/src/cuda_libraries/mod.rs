@@ -28,10 +28,10 @@ use search::SearchEnvironment;
 pub struct Library {
     /// Without `lib`, as the linker calls it.
     name: &'static str,
-    /// What may be opened, newest first: file name, and the first version of the driver that can
-    /// work with it.
+    /// Files that may be opened, newest first: name, and the first version of the driver that can work
+    /// with it.
     files: &'static [(&'static str, c_int)],
-    /// Where it comes from, if it is missing.
+    /// Installation hint, if it is missing.
     source: &'static str,
     /// The address of a function that answers with an error.
     refusal: fn() -> usize,
@@ -47,13 +47,13 @@ struct Opened {
 /// A function of a library. `jump.rs` reads its first field.
 #[repr(C)]
 struct Function {
-    /// Where it is; 0 before its first call.
+    /// Address of the function; 0 before its first call.
     at: AtomicUsize,
     library: &'static Library,
     name: &'static CStr,
 }
 
-/// What the libraries report when CUDA 13 is meant, as its driver does.
+/// Version that the libraries report for CUDA 13, as its driver does.
 const CUDA_13: c_int = 13_000;
 
 const fn library(
@@ -147,25 +147,37 @@ static NVML: Library = library(
 /// is linked. They are in no file: defined here, they are not taken from its archive.
 static MOE: Library = library("moe", &[], "it is not part of this program", no_product);
 
-/// What every rank on a GPU calls, in the order in which they need one another.
+/// Libraries that every rank on a GPU calls, in the order in which they need one another.
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
 
-/// Whether the driver's library is there.
+/// Opens the driver's library.
+///
+/// # Errors
+///
+/// It is not there, or cannot be opened.
 pub fn driver() -> Result<(), String> {
     CUDA.open().map(|_| ()).map_err(Clone::clone)
 }
 
-/// Whether all libraries are there that a rank on a GPU calls.
+/// Opens all libraries that a rank on a GPU calls.
+///
+/// # Errors
+///
+/// One is not there, or cannot be opened.
 pub fn check() -> Result<(), String> {
     NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))
 }
 
-/// Whether NCCL is there.
+/// Opens NCCL.
+///
+/// # Errors
+///
+/// It is not there, or cannot be opened.
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(|_| ()).map_err(Clone::clone)
 }
 
-/// Where a function of NVML is, if that library is there and has it.
+/// Address of a function of NVML, if that library is there and has it.
 pub fn nvml(function: &CStr) -> Option<usize> {
     symbol(NVML.open().ok()?.handle, function)
 }
@@ -249,8 +261,8 @@ impl Library {
     }
 }
 
-/// What the driver can work with, as 1000 major + 10 minor; without a driver everything, as nothing
-/// will be computed.
+/// Latest version that the driver can work with, as 1000 major + 10 minor; without a driver any version,
+/// as nothing will be computed.
 fn driver_version() -> c_int {
     type Ask = unsafe extern "C" fn(*mut c_int) -> c_int;
     let Some(address) =
@@ -287,7 +299,7 @@ fn symbol(handle: usize, name: &CStr) -> Option<usize> {
     (!address.is_null()).then_some(address as usize)
 }
 
-/// Where `function` is, or a function that answers with an error; for `jump.rs`.
+/// Address of `function`, or of one that answers with an error; for `jump.rs`.
 extern "C" fn resolve(function: &Function) -> usize {
     let opened = function.library.open().ok();
     let found = opened.and_then(|opened| symbol(opened.handle, function.name));

@@ -1,9 +1,9 @@
-//! Where CUDA's libraries may be: pure, but for the folders that it lists.
+//! Search for CUDA's libraries: pure, but for the folders that it lists.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// What the environment says about where libraries are.
+/// Locations of libraries, as the environment gives them.
 #[derive(Default)]
 pub(super) struct SearchEnvironment {
     /// Python's environments: `VIRTUAL_ENV`, `CONDA_PREFIX`, and those whose `python3` is on
@@ -11,13 +11,12 @@ pub(super) struct SearchEnvironment {
     pub(super) python: Vec<PathBuf>,
     /// Toolkits: `CUDA_HOME`, `CUDA_PATH`.
     pub(super) toolkits: Vec<PathBuf>,
-    /// Where packages of the system and toolkits without a name in the environment are:
-    /// `/usr/local`.
+    /// Folder of packages of the system, and of toolkits without a name in the environment: `/usr/local`.
     pub(super) system: PathBuf,
 }
 
 impl SearchEnvironment {
-    /// Those of this process.
+    /// Environment of this process.
     pub(super) fn of_process() -> Self {
         let named = |names: &[&str]| {
             let values = names.iter().filter_map(std::env::var_os);
@@ -56,20 +55,20 @@ impl SearchEnvironment {
     }
 }
 
-/// What Python calls `sys.prefix`, for each `python3` on a search path.
+/// Python's `sys.prefix`, for each `python3` on a search path.
 pub(super) fn prefixes_of_python(path: &OsStr) -> Vec<PathBuf> {
     let programs = std::env::split_paths(path).filter(|bin| bin.join("python3").exists());
     programs.filter_map(|bin| Some(bin.parent()?.to_owned())).collect()
 }
 
-/// Where `file` may be: wherever the system's loader looks, then in `folders`. An older version of
-/// a library is looked for only where a newer one is nowhere.
+/// Paths under which to look for `file`: wherever the system's loader looks, then in `folders`. An older
+/// version of a library is looked for only where a newer one is nowhere.
 pub(super) fn candidates(file: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     let there = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
     std::iter::once(PathBuf::from(file)).chain(there).collect()
 }
 
-/// What `folder` holds whose name begins with `prefix`, by name.
+/// Entries of `folder` whose names begin with `prefix`, by name.
 pub(super) fn beginning_with(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = |name: OsString| name.to_string_lossy().starts_with(prefix);

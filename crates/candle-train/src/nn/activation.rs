@@ -47,7 +47,7 @@ impl Nonlinearity {
         }
     }
 
-    /// What [`Nonlinearity::forward`] does, in a graph of ONNX.
+    /// Adds [`Nonlinearity::forward`] to a graph of ONNX.
     pub fn onnx(self, graph: &mut Graph, x: &Value) -> Value {
         match self {
             Self::Relu => graph.unary("Relu", x, &[]),

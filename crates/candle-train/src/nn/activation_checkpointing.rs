@@ -40,7 +40,7 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) ->
     ops::node(&[&input], ops::copy_of(&y)?, Box::new(Recompute { block, pass, is_leaf }))
 }
 
-/// How parameters enter the operations of the block at hand.
+/// Role of parameters in the operations of the block at hand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// As always: their gradients are expected from the operation.
@@ -82,7 +82,7 @@ fn new_scope() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// What `run` gives in `stage`, and how many gradients it promised.
+/// Result of `run` in `stage`, and the number of gradients that it promised.
 fn within<T>(stage: Stage, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     /// Back to the stage before, on every path.
     struct Leave(Stage);
@@ -100,7 +100,7 @@ fn within<T>(stage: Stage, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> 
 struct Recompute<B> {
     block: Arc<B>,
     pass: ForwardContext,
-    /// Whether nothing before the block learns.
+    /// True if nothing before the block learns.
     is_leaf: bool,
 }
 

@@ -130,7 +130,7 @@ impl BatchNorm2d {
     }
 }
 
-/// What follows a norm, in a graph of ONNX.
+/// Adds the activation after a norm to a graph of ONNX.
 fn activated(graph: &mut Graph, x: Value, activation: Activation) -> Value {
     match activation {
         Activation::Identity => x,

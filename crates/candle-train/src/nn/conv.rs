@@ -15,7 +15,7 @@ pub struct ConvShape {
     pub outputs: usize,
     /// Rows and columns of the kernel.
     pub kernel: usize,
-    /// How it slides.
+    /// Stride and padding.
     pub window: Window,
     /// Groups of channels that do not see each other; as many as channels for a depthwise
     /// convolution.
@@ -47,7 +47,7 @@ pub struct RectangularConv {
     pub outputs: usize,
     /// Rows and columns of the kernel.
     pub kernel: [usize; 2],
-    /// How it slides.
+    /// Stride, padding and dilation.
     pub window: Slides,
     /// Groups of channels that do not see each other.
     pub groups: usize,
@@ -137,12 +137,12 @@ impl Conv2d {
     }
 }
 
-/// What [`Conv2d`] calls.
+/// An operation that computes a [`Conv2d`].
 type Convolution = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
 
 impl Conv2d {
-    /// What [`Conv2d::forward`] does, in a graph of ONNX, with so many rows and columns of zeros
-    /// more below and on the right.
+    /// Adds [`Conv2d::forward`] to a graph of ONNX, with `behind` more rows and columns of zeros below and
+    /// on the right.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: [usize; 2]) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
@@ -198,7 +198,7 @@ impl Conv1d {
         ops::conv1d(x, &self.weight.weight()?, bias.as_ref(), options)
     }
 
-    /// What [`Conv1d::forward`] does, in a graph of ONNX, with so many zeros more at the end.
+    /// Adds [`Conv1d::forward`] to a graph of ONNX, with `behind` more zeros at the end.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: usize) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let [stride, padding, dilation] = [stride, padding, dilation].map(|sides| [sides[1]]);
@@ -248,7 +248,7 @@ impl ConvTranspose1d {
         ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
     }
 
-    /// What [`ConvTranspose1d::forward`] does, in a graph of ONNX.
+    /// Adds [`ConvTranspose1d::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Window { stride, padding } = self.window;
         let kernel = &self.weight.shape()[2..];
@@ -293,7 +293,7 @@ impl ConvTranspose2d {
         ops::conv_transpose2d(x, &weight, &bias, self.behind, options)
     }
 
-    /// What [`ConvTranspose2d::forward`] does, in a graph of ONNX.
+    /// Adds [`ConvTranspose2d::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];

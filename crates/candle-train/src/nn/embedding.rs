@@ -33,7 +33,7 @@ impl Embedding {
         ops::embedding(indices, &self.weight.weight()?)
     }
 
-    /// What [`Embedding::forward`] does, in a graph of ONNX.
+    /// Adds [`Embedding::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, indices: &Value) -> Result<Value> {
         let table = self.weight.onnx(graph)?;
         Ok(graph.rows(&table, indices))

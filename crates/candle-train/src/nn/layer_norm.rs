@@ -44,7 +44,7 @@ impl LayerNorm {
         self.normalise(x, Some(residual))
     }
 
-    /// What [`LayerNorm::forward`] does, in a graph of ONNX.
+    /// Adds [`LayerNorm::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let scale = self.weight.onnx(graph)?;
         let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
@@ -74,7 +74,7 @@ impl RmsNorm {
         ops::rms_norm(x, &self.weight.weight()?, self.eps)
     }
 
-    /// What [`RmsNorm::forward`] does, in a graph of ONNX.
+    /// Adds [`RmsNorm::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let scale = self.weight.onnx(graph)?;
         Ok(graph.rms_norm(x, &scale, self.eps))
@@ -111,7 +111,7 @@ impl GroupNorm {
         ops::group_norm(x, [&self.weight.weight()?, &self.bias.weight()?], self.groups, self.eps)
     }
 
-    /// What [`GroupNorm::forward`] does, in a graph of ONNX.
+    /// Adds [`GroupNorm::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let scale = self.weight.onnx(graph)?;
         let shift = self.bias.onnx(graph)?;

@@ -66,14 +66,14 @@ impl Linear {
         ops::linear_activated(x, &weight, bias.as_ref(), activation, pass.precision)
     }
 
-    /// What [`Linear::forward`] does, in a graph of ONNX.
+    /// Adds [`Linear::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let weight = self.weight.onnx(graph)?;
         let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
         Ok(graph.linear(x, &weight, bias.as_ref()))
     }
 
-    /// What [`Linear::forward_activated`] does, in a graph of ONNX.
+    /// Adds [`Linear::forward_activated`] to a graph of ONNX.
     pub fn onnx_activated(
         &self,
         graph: &mut Graph,

@@ -7,12 +7,12 @@ use super::{Builder, Dropout, ForwardContext, Init, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops;
 
-/// Which layers have an adapter, and of what kind: PEFT's `LoraConfig`.
+/// The layers that have an adapter, and its settings: PEFT's `LoraConfig`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
-    /// Rank of what is added to a weight.
+    /// Rank of the matrix that is added to a weight.
     pub r: usize,
-    /// What is added counts alpha / r times.
+    /// The matrix that is added is multiplied by alpha / r.
     pub alpha: f64,
     /// Dropout before the adapter.
     pub dropout: f64,
@@ -69,7 +69,7 @@ impl Adapted {
         ops::add(&y, &ops::multiple(&added, *scale)?)
     }
 
-    /// What [`Adapted::forward`] does, in a graph of ONNX: by one weight, W + (alpha / r) B A.
+    /// Adds [`Adapted::forward`] to a graph of ONNX, by one weight, W + (alpha / r) B A.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Some(Adapter { a, b, scale, .. }) = &self.adapter else {
             return self.base.onnx(graph, x);

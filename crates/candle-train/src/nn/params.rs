@@ -42,14 +42,14 @@ struct ParamInner {
     shape: Vec<usize>,
     /// `None` while a model is only described, so that counting parameters allocates nothing.
     var: Option<Var>,
-    /// Whether it gets no gradient for now.
+    /// True if it gets no gradient for now.
     idle: AtomicBool,
     /// One for each pass at once ([`pass_beside`]); most often there is one.
     passes: Mutex<Vec<PassState>>,
 }
 
 thread_local! {
-    /// Which of the passes at once this thread runs.
+    /// Index of the pass that this thread runs, among those that run at once.
     static PASS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -72,8 +72,8 @@ pub fn pass_beside<T>(index: usize, f: impl FnOnce() -> T) -> T {
 struct PassState {
     sink: Option<Arc<dyn GradientSink>>,
     uses: Uses,
-    /// Its nodes for Candle's operations: one outside of checkpointed blocks, one for each run of a
-    /// block.
+    /// Nodes of the parameter for Candle's operations: one outside of checkpointed blocks, one for each run
+    /// of a block.
     nodes: Vec<(u64, Tensor)>,
 }
 
@@ -88,7 +88,7 @@ impl Param {
         &self.0.shape
     }
 
-    /// Whether gradients reach it; a frozen parameter enters every graph detached.
+    /// True if gradients reach it; a frozen parameter enters every graph detached.
     pub fn is_trainable(&self) -> bool {
         self.0.index.is_some()
     }
@@ -190,7 +190,7 @@ impl Buffer {
         &self.0.shape
     }
 
-    /// Whether it is a frozen parameter, which nothing ever changes.
+    /// True for a frozen parameter, which nothing ever changes.
     pub fn is_frozen(&self) -> bool {
         self.0.frozen
     }
@@ -269,7 +269,7 @@ impl Params {
         self.least_rows
     }
 
-    /// Whether a layer drops something in training.
+    /// True if a layer drops something in training.
     pub fn drops(&self) -> bool {
         self.drops
     }
@@ -292,7 +292,7 @@ impl Params {
         }
     }
 
-    /// Whether a layer computes on the CPU even if its input is on a GPU.
+    /// True if a layer computes on the CPU even if its input is on a GPU.
     pub fn computes_on_cpu(&self) -> bool {
         self.computes_on_cpu
     }

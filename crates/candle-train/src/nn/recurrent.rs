@@ -9,15 +9,15 @@ use crate::ops::{self, Cell};
 /// Sizes of a [`Recurrent`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecurrentShape {
-    /// What a step does.
+    /// Kind of a step.
     pub cell: Cell,
-    /// Features of what is read.
+    /// Features of the input.
     pub inputs: usize,
     /// Features of a state.
     pub hidden: usize,
     /// Layers, each of which reads the states of the one before.
     pub layers: usize,
-    /// Whether each layer reads from the end as well.
+    /// True if each layer reads from the end as well.
     pub bidirectional: bool,
     /// Dropout between layers.
     pub dropout: f64,
@@ -101,12 +101,12 @@ impl Recurrent {
         Ok(x)
     }
 
-    /// Whether it reads from both ends; what the directions give is put together by Candle then.
+    /// True if it reads from both ends; Candle then concatenates the outputs of both directions.
     pub fn is_bidirectional(&self) -> bool {
         self.layers.iter().any(|directions| directions.len() > 1)
     }
 
-    /// What [`Recurrent::forward`] does, in a graph of ONNX.
+    /// Adds [`Recurrent::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         // ONNX has the steps first, and both directions in one node.
         let mut x = graph.transposed(x, &[1, 0, 2]);

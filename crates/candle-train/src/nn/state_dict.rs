@@ -24,10 +24,10 @@ use file::read_limited;
 pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit, is_conv1d, unwrapped};
 pub use positions::Grid;
 
-/// What to do about a file that git-lfs has not downloaded.
+/// Remedy for a file that git-lfs has not downloaded.
 const LFS_HELP: &str = "run `git lfs pull` in its folder, or download the file itself";
 
-/// What a file may lack.
+/// Differences between a file and a model that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict<'a> {
     /// Nothing: keys and shapes agree.
@@ -37,7 +37,7 @@ pub enum Strict<'a> {
     ExceptHead(&'a [&'a str]),
 }
 
-/// What was loaded.
+/// Tensors that were loaded, and those that were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Tensors taken from the file.
@@ -59,7 +59,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// Not a safetensors file, or a damaged one.
@@ -67,7 +67,7 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Defect of the file.
         source: SafeTensorError,
     },
     /// A file of `torch.save`.
@@ -81,9 +81,9 @@ pub enum Error {
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// Kind of file.
         what: &'static str,
-        /// What to do about it; `{from}` stands for its name, `{to}` for that of a safetensors file.
+        /// Remedy; `{from}` stands for the name of the file, `{to}` for that of a safetensors file.
         help: &'static str,
     },
     /// An index that names no files.
@@ -91,10 +91,10 @@ pub enum Error {
     Index {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Defect of the index.
         source: serde_json::Error,
     },
-    /// What git-lfs leaves in the place of a large file.
+    /// A pointer of git-lfs in the place of a large file.
     #[error("`{}` is a git-lfs pointer, not the weights themselves", path.display())]
     LfsPointer {
         /// The file.
@@ -115,7 +115,7 @@ pub enum Error {
     Header {
         /// The file.
         path: PathBuf,
-        /// Its claim.
+        /// Length of the header, as the file claims it.
         header: u64,
     },
     /// Keys or shapes differ.
@@ -137,7 +137,7 @@ pub enum Error {
         path: PathBuf,
         /// The key.
         key: String,
-        /// What it holds.
+        /// Type of its numbers.
         dtype: Dtype,
     },
     /// The values could not be moved.
@@ -160,7 +160,7 @@ impl Error {
         }
     }
 
-    /// What the user can do about it.
+    /// Remedy for the user.
     pub fn help(&self) -> Option<String> {
         // The state dict may be one of several entries of a checkpoint (`model_state_dict` in
         // PyTorch's tutorials, `state_dict` of Lightning, `model` ...): that with most tensors.
@@ -239,7 +239,7 @@ fn views(files: &[(PathBuf, Vec<u8>)]) -> Result<Views<'_>, Error> {
     Ok(all)
 }
 
-/// What their headers say.
+/// Headers of these tensors.
 fn held(views: &Views<'_>) -> Header {
     let held = |view: &TensorView<'_>| Held { dtype: view.dtype(), shape: view.shape().to_vec() };
     views.iter().map(|(key, view)| (key.clone(), held(view))).collect()
@@ -272,8 +272,8 @@ fn finite<'a>(
     broken.map_or(Ok(()), named)
 }
 
-/// Whether a tensor holds NaN or infinity, in words. Reads the bits in place, since a file may be as
-/// large as memory.
+/// Names a value of a tensor that is not finite: NaN or infinity. Reads the bits in place, since a file
+/// may be as large as memory.
 fn not_finite(view: &TensorView<'_>) -> Option<&'static str> {
     fn found<const N: usize>(
         data: &[u8],
@@ -358,7 +358,7 @@ fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
         .collect()
 }
 
-/// Whether the tensor belongs to what is trained beside a model that was trained before.
+/// True for a tensor of an adapter, which is trained beside a model that was trained before.
 fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
 }

@@ -65,8 +65,7 @@ impl Graph {
         self.attention_within([&q, &k, &v], heads, causal, lengths)
     }
 
-    /// Of each of so many steps, whether it is one of the first `lengths` (n, 1): (n, steps),
-    /// truth values.
+    /// Mask (n, steps) of the first `lengths` (n, 1) of so many steps, truth values.
     pub fn is_within(&mut self, steps: usize, lengths: &Value) -> Value {
         let places: Vec<f32> = (0..steps).map(|place| place as f32).collect();
         let places = self.floats(&[1, steps], &places);

@@ -29,7 +29,7 @@ pub struct Graph {
     /// Values and the same with their channels elsewhere.
     turned: BTreeMap<(String, Layout), Value>,
     longest: usize,
-    /// Of each sample, (n, 1).
+    /// Length of each sample, (n, 1).
     lengths: Option<Value>,
     /// The first that could not be written.
     blamed: Option<String>,
@@ -203,7 +203,8 @@ impl Graph {
         Value { name, dims, layout: Layout::First }
     }
 
-    /// What [`Graph::images`] undoes: (n, height, width, channels) -> (n, channels, height, width).
+    /// Channels first, which [`Graph::images`] undoes: (n, height, width, channels) -> (n, channels, height,
+    /// width).
     pub fn planes(&mut self, x: &Value) -> Value {
         let Value { name, dims, .. } = self.first(x);
         let dims = vec![dims[0], dims[3], dims[1], dims[2]];

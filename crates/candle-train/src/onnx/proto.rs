@@ -14,16 +14,16 @@ pub struct ModelProto {
     /// Version of the format.
     #[prost(int64, tag = "1")]
     pub ir_version: i64,
-    /// What wrote it.
+    /// Program that wrote it.
     #[prost(string, tag = "2")]
     pub producer_name: String,
-    /// Its version.
+    /// Version of that program.
     #[prost(string, tag = "3")]
     pub producer_version: String,
     /// Nodes and values.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
-    /// Which operators there are.
+    /// Sets of operators.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
 }
@@ -41,7 +41,7 @@ pub struct OperatorSetIdProto {
     /// Empty = those of ONNX.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// Its version.
+    /// Version of the set.
     #[prost(int64, tag = "2")]
     pub version: i64,
 }
@@ -58,10 +58,10 @@ pub struct GraphProto {
     /// Weights and constants.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// What the caller gives.
+    /// Operands that the caller gives.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
-    /// What the caller gets.
+    /// Results that the caller gets.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
 }
@@ -75,21 +75,21 @@ pub struct NodeProto {
     /// Names of values.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
-    /// Its own name.
+    /// Name of the node.
     #[prost(string, tag = "3")]
     pub name: String,
     /// The operator.
     #[prost(string, tag = "4")]
     pub op_type: String,
-    /// Its attributes.
+    /// Attributes.
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
 }
 
-/// A number or a word that an operator is given beside its operands.
+/// A number or a word that an operator is given besides its operands.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
-    /// Its name.
+    /// Name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// One number.
@@ -110,7 +110,7 @@ pub struct AttributeProto {
     /// Several words.
     #[prost(bytes = "vec", repeated, tag = "9")]
     pub strings: Vec<Vec<u8>>,
-    /// Which of them it is.
+    /// `AttributeProto.AttributeType`: the field that is set.
     #[prost(int32, tag = "20")]
     pub kind: i32,
 }
@@ -118,16 +118,16 @@ pub struct AttributeProto {
 /// A constant.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorProto {
-    /// Its shape.
+    /// Shape.
     #[prost(int64, repeated, packed = "false", tag = "1")]
     pub dims: Vec<i64>,
-    /// Its numbers' type.
+    /// Type of the numbers.
     #[prost(int32, tag = "2")]
     pub data_type: i32,
-    /// Its name.
+    /// Name.
     #[prost(string, tag = "8")]
     pub name: String,
-    /// Its numbers, little-endian.
+    /// Numbers, little-endian.
     #[prost(bytes = "vec", tag = "9")]
     pub raw_data: Vec<u8>,
 }
@@ -154,10 +154,10 @@ pub struct TypeProto {
 /// Type and shape of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorTypeProto {
-    /// Its numbers' type.
+    /// Type of the numbers.
     #[prost(int32, tag = "1")]
     pub elem_type: i32,
-    /// Its shape.
+    /// Shape.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }

@@ -6,11 +6,11 @@ use super::value::{Attribute, Layout, Value};
 /// Length of an axis of what is reshaped.
 #[derive(Clone, Copy, Debug)]
 enum Length {
-    /// That of the same axis before.
+    /// The size of the same axis before.
     Kept,
-    /// What is left.
+    /// The rest of the numbers.
     Rest,
-    /// This.
+    /// This size.
     Given(usize),
 }
 
@@ -167,7 +167,8 @@ impl Graph {
     }
 }
 
-/// What -1 stands for, where that is known before it runs. An axis that is not known must be kept.
+/// The size that -1 stands for, where that is known before it runs. An axis that is not known must be
+/// kept.
 fn rest_of(before: &[Option<usize>], after: &[Option<usize>], shape: &[i64]) -> Option<usize> {
     let is_kept = |axis: usize| shape.get(axis) == Some(&0);
     let whole = (0..before.len()).filter(|&axis| !is_kept(axis)).map(|axis| before[axis]);

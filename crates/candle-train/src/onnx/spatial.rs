@@ -3,7 +3,7 @@
 use super::graph::Graph;
 use super::value::{Attribute, Layout, Value};
 
-/// How a window slides along each axis of an image or a sequence.
+/// A window that slides along each axis of an image or a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sliding {
     /// Size of the window.

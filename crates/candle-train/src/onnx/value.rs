@@ -10,7 +10,7 @@ pub struct Value {
     pub(super) layout: Layout,
 }
 
-/// Where the channels of a value are in the file.
+/// Position of the channels of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Layout {
     /// As in `dims`.
@@ -20,7 +20,7 @@ pub(super) enum Layout {
 }
 
 impl Value {
-    /// Its shape as `forward` has it, channels last; `None` = known when it runs.
+    /// Shape as `forward` has it, channels last; `None` = known when it runs.
     pub fn dims(&self) -> &[Option<usize>] {
         &self.dims
     }

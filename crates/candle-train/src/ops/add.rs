@@ -88,7 +88,7 @@ pub(super) fn copied(x: &Tensor) -> Result<Tensor> {
     Ok(read_numbers([x], |[x]| Ok(Saved::same_as(x)))?.tensor(x.shape()))
 }
 
-/// Whether a tensor is f32 or bf16, contiguous and in the CPU's memory.
+/// True if a tensor is f32 or bf16, contiguous and in the CPU's memory.
 fn is_plain(x: &Tensor) -> bool {
     let is_known = matches!(x.dtype(), DType::F32 | DType::BF16);
     x.device().is_cpu() && x.is_contiguous() && is_known

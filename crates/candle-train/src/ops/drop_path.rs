@@ -1,4 +1,4 @@
-//! Stochastic depth: what a residual block adds is dropped for whole samples (Huang et al., 2016).
+//! Stochastic depth: the output of a residual block is dropped for whole samples (Huang et al., 2016).
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -26,7 +26,7 @@ pub fn drop_path(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
 }
 
 pub(super) struct DropPath {
-    /// Of each sample.
+    /// Factor of each sample.
     pub(super) factors: Vec<f32>,
     /// Values of one sample.
     sample: usize,

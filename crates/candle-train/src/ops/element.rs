@@ -23,7 +23,7 @@ pub(super) trait Element: WithDType + Default {
     /// Calls `change` with the values as f32, and keeps the nearest of what it leaves.
     fn change<R>(values: &mut [Self], change: impl FnOnce(&mut [f32]) -> R) -> R;
 
-    /// What these values are.
+    /// These values by their type.
     fn known(values: &[Self]) -> Numbers<'_>;
 
     /// The vector of a storage of this type.
@@ -46,7 +46,6 @@ impl<'a> From<&'a [f32]> for Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -54,7 +53,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Those of `range` as f32, in `room` if they are not.
+    /// The numbers of `range` as f32, in `room` if they are bf16.
     pub(super) fn read<'a>(&'a self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
         match self {
             Self::F32(values) => &values[range],
@@ -63,7 +62,7 @@ impl Numbers<'_> {
     }
 }
 
-/// Where numbers are as f32 that memory holds otherwise.
+/// Work memory for bf16 numbers as f32.
 #[derive(Default)]
 pub(super) struct Room(Option<Scratch>);
 

@@ -52,8 +52,8 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
-    /// Where each row of the table is used: positions in ascending order, those of row r at
-    /// `starts[r]..starts[r + 1]`.
+    /// Starts, and positions at which the rows of the table are used, in ascending order: those of row r
+    /// are number `starts[r]..starts[r + 1]`.
     pub(super) fn uses(&self, rows: usize) -> (Vec<usize>, Vec<usize>) {
         let mut starts = vec![0; rows + 1];
         for &index in &self.indices {

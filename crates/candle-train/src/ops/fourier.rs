@@ -129,7 +129,7 @@ impl TimeFrequency {
     }
 }
 
-/// Of a complex number; squares of f32 numbers do not overflow f64 ones.
+/// Absolute value of a complex number; squares of f32 numbers do not overflow f64 ones.
 fn length(re: f32, im: f32) -> f64 {
     let [re, im] = [re, im].map(f64::from);
     (re * re + im * im).sqrt()

@@ -15,7 +15,7 @@ const EPS: f64 = 1e-5;
 /// Series per task.
 const SERIES: usize = 16;
 
-/// How the deviation of a series of n values is taken.
+/// Deviation of a series of n values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
     /// sqrt(sum of squares / n + 1e-5)
@@ -26,8 +26,8 @@ pub enum Deviation {
 }
 
 impl Deviation {
-    /// What the sum of squares of n values is divided by, what is added before the root, and what
-    /// is added to the root where values are divided by it.
+    /// Divisor of the sum of squares of n values, summand before the root, and summand to the root where
+    /// values are divided by it.
     pub fn numbers(self, n: usize) -> [f64; 3] {
         match self {
             Self::Population => [n as f64, EPS, 0.0],
@@ -35,7 +35,7 @@ impl Deviation {
         }
     }
 
-    /// What forecasts are multiplied by, and what values are divided by.
+    /// Factor of forecasts, and divisor of values.
     fn of(self, squares: f64, n: usize) -> [f32; 2] {
         match self {
             Self::Population => [(squares / n as f64 + EPS).sqrt() as f32; 2],
@@ -47,8 +47,8 @@ impl Deviation {
     }
 }
 
-/// Windows of series, each standardised without a gradient, and what brings forecasts back to their
-/// scales.
+/// Windows of series, each standardised without a gradient, and their means and scales, to which
+/// forecasts are brought back.
 pub struct InstanceNorm {
     /// (n, rows, time steps)
     pub rows: Tensor,
@@ -135,7 +135,7 @@ impl InstanceNorm {
     }
 }
 
-/// Standardises a series where it is; its mean and what its forecast is multiplied by.
+/// Standardises a series in place. Returns its mean and the factor of its forecast.
 #[inline(always)]
 fn standardise(row: &mut [f32], deviation: Deviation) -> (f32, f32) {
     let whole = sum(

@@ -41,7 +41,7 @@ pub(super) struct Transpose {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) inner: usize,
-    /// Of the result.
+    /// Shape of the result.
     pub(super) shape: Shape,
 }
 

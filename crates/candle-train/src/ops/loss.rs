@@ -169,13 +169,13 @@ pub(super) enum Targets {
 pub(super) struct CrossEntropy {
     pub(super) targets: Targets,
     pub(super) smoothing: f64,
-    /// What the sum of the losses is divided by.
+    /// Divisor of the sum of the losses.
     pub(super) divisor: f64,
-    /// What forward found out about each row that counts, for backward.
+    /// Numbers of each row that counts, which forward keeps for backward.
     pub(super) rows: Kept<Vec<Option<Row>>>,
 }
 
-/// What turns the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the
+/// Numbers that turn the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the
 /// target.
 #[derive(Clone, Copy)]
 pub(super) struct Row {

@@ -8,7 +8,7 @@ use super::simd::build_rows;
 use super::storage::{read, tensor};
 use crate::onnx::{Graph, Value};
 
-/// Which values a moving average of a window is the average of.
+/// Position of the window of a moving average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
     /// As many before as after, the first and last value repeated beyond the ends; odd windows

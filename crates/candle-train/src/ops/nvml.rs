@@ -1,10 +1,10 @@
 #![expect(unsafe_code, reason = "functions of a library are called by their addresses")]
-//! How busy a GPU is, by NVML: the library behind `nvidia-smi`, which comes with the driver.
+//! Utilization of a GPU, by NVML: the library behind `nvidia-smi`, which comes with the driver.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::fmt::Write;
 
-/// What its functions answer if all is well.
+/// Answer of its functions if all is well.
 const SUCCESS: c_int = 0;
 
 /// `nvmlUtilization_t`, in percent.

@@ -1,4 +1,4 @@
-//! What padding holds: samples of several lengths in one batch.
+//! Values of padding: samples of several lengths in one batch.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -46,12 +46,12 @@ pub(super) struct Padding {
 
 struct Pairs {
     heads: usize,
-    /// Of pairs with padding.
+    /// Value of pairs with padding.
     value: f32,
 }
 
 impl Padding {
-    /// How many values of a row are no padding: the first ones.
+    /// Number of values of a row that are no padding: the first ones.
     fn kept(&self, row: usize) -> usize {
         let heads = self.pairs.as_ref().map_or(1, |pairs| pairs.heads);
         let length = self.lengths[row / (heads * self.steps)];
@@ -68,7 +68,7 @@ impl Padding {
         }
     }
 
-    /// What forward gives padding; backward gives it zeros.
+    /// Value that forward gives padding; backward gives it zeros.
     pub(super) fn value(&self) -> f32 {
         self.pairs.as_ref().map_or(0.0, |pairs| pairs.value)
     }

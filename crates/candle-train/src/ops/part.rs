@@ -26,12 +26,12 @@ pub fn part(x: &Tensor, dim: usize, first: usize, count: usize) -> Result<Tensor
     chain::apply([x], Part { first, count, len, shape: dims.into() })
 }
 
-/// Of each row of `len` values, `count` from `first` on.
+/// Takes `count` values of each row of `len`, from `first` on.
 pub(super) struct Part {
     first: usize,
     count: usize,
     len: usize,
-    /// Of the result.
+    /// Shape of the result.
     shape: Shape,
 }
 

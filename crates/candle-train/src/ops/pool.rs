@@ -54,7 +54,7 @@ pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Re
 /// Most pixels of a window: the place of the largest one is kept.
 pub const MAX_PIXELS: usize = u16::MAX as usize - 1;
 
-/// Where the windows lie.
+/// Sizes and windows of a pooling.
 #[derive(Clone, Copy)]
 pub(super) struct Windows {
     pub(super) n: usize,
@@ -66,7 +66,7 @@ pub(super) struct Windows {
     /// Rows and columns.
     pub(super) kernel: [usize; 2],
     pub(super) slides: Slides,
-    /// What kernels of GPUs ask for.
+    /// Read by the kernels of GPUs.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked by `square`"))]
     rounding: Rounding,
 }
@@ -359,7 +359,7 @@ pub(super) struct GlobalAveragePool {
     pub(super) n: usize,
     pub(super) pixels: usize,
     pub(super) c: usize,
-    /// Whether what it makes is an image of one pixel.
+    /// True if the result is an image of one pixel.
     is_image: bool,
 }
 
@@ -424,7 +424,7 @@ mod tests {
     use super::super::testing::{check_gradients, values};
     use super::*;
 
-    /// What becomes of the pixels of a window.
+    /// A function that folds the pixels of a window.
     #[derive(Clone, Copy)]
     struct Fold {
         start: f64,

@@ -30,7 +30,7 @@ pub fn bf16_instructions() -> Option<Bf16Instructions> {
     Instructions::best().map(Instructions::kind)
 }
 
-/// Whether they do more work at a time than the instructions for f32 numbers: AMX's do, and those
+/// True if those instructions do more work at a time than the ones for f32 numbers: AMX's do, and those
 /// of AMD's AVX512-BF16.
 pub fn bf16_is_faster() -> bool {
     Instructions::best().is_some_and(Instructions::outrun_f32)

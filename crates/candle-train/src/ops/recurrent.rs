@@ -23,7 +23,7 @@ use super::weight::{Destination, Weight};
 /// depends on it.
 const TOGETHER: usize = 18;
 
-/// What a recurrent layer does in a step.
+/// Kind of recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// `torch.nn.LSTM` (Hochreiter and Schmidhuber, 1997): input, forget, cell and output gate.
@@ -91,14 +91,14 @@ pub(super) struct Recurrent {
     states: Kept<States>,
 }
 
-/// What backward needs of all steps.
+/// Values of all steps that backward needs.
 struct States {
     /// The state before each step, block after block, of each (t, sample, h).
     before: Vec<f32>,
     blocks: Vec<BlockStates>,
 }
 
-/// What backward needs of the steps of a block.
+/// Values of the steps of a block that backward needs.
 struct BlockStates {
     /// (t, sample, gates h), after their activations.
     gates: Vec<f32>,
@@ -272,7 +272,7 @@ impl Recurrent {
         self.cell.gates() * self.sizes.h
     }
 
-    /// Where a sample's `width` values of the k-th step that is read are among (sample, t, width).
+    /// Range of a sample's `width` values of the k-th step that is read, in (sample, t, width).
     fn place(&self, sample: usize, k: usize, width: usize) -> Range<usize> {
         let t = self.sizes.t;
         let step = sample * t + if self.reverse { t - 1 - k } else { k };
@@ -396,12 +396,12 @@ impl Recurrent {
     }
 }
 
-/// How many samples a block's `y` has.
+/// Number of samples of a block's `y`.
 fn samples_of(y: &[f32], sizes: Sizes) -> usize {
     y.len() / (sizes.t * sizes.h).max(1)
 }
 
-/// Where the i-th of rows of `width` values is.
+/// Range of the i-th of rows of `width` values.
 fn at(i: usize, width: usize) -> Range<usize> {
     i * width..(i + 1) * width
 }

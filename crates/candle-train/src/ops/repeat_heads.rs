@@ -55,7 +55,7 @@ impl RepeatHeads {
         dims.into()
     }
 
-    /// Of each head, the sum of its repetitions, in their order.
+    /// Sums of the repetitions of each head, in their order.
     fn gradient(&self, dy: &[f32]) -> Vec<f32> {
         let width = self.width;
         let group = self.group();

@@ -15,7 +15,7 @@ use super::storage::{read, tensor};
 pub struct Lines {
     /// Lines that there are.
     from: usize,
-    /// Of each line that is made, which ones it is made of, and how much each counts.
+    /// Lines, and their weights, that each line of the result is made of.
     parts: Vec<Vec<(usize, f32)>>,
 }
 
@@ -28,9 +28,9 @@ pub struct Means {
     pub stride: usize,
     /// Zeros before and behind.
     pub padding: usize,
-    /// What becomes of a rest that the stride leaves.
+    /// Treatment of a rest that the stride leaves.
     pub rounding: Rounding,
-    /// Whether padding counts as zeros.
+    /// True if padding counts as zeros.
     pub count_include_pad: bool,
 }
 
@@ -209,7 +209,7 @@ mod tests {
         Lines::means(from, windows).unwrap()
     }
 
-    /// Of each kind, rows from 5 and columns from 4.
+    /// Lines of each kind: rows from 5 and columns from 4.
     fn all() -> Vec<[Lines; 2]> {
         vec![
             [Lines::adaptive(5, 3).unwrap(), Lines::adaptive(4, 7).unwrap()],

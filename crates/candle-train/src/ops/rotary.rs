@@ -20,7 +20,7 @@ use crate::onnx::{Graph, Value};
 pub struct Rope {
     /// Base of the wavelengths.
     pub theta: f64,
-    /// What stretches them for texts that are longer than those of the first training.
+    /// Stretches the wavelengths for texts that are longer than those of the first training.
     pub scaling: RopeScaling,
 }
 

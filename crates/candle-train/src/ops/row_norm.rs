@@ -70,7 +70,7 @@ pub(super) struct RowNorm {
 }
 
 impl RowNorm {
-    /// What is subtracted from the values of a row, and what they are then multiplied by.
+    /// Mean that is subtracted from the values of a row, and factor that they are then multiplied by.
     #[inline(always)]
     fn moments(&self, row: &[f32]) -> [f32; 2] {
         let n = row.len() as f64;

@@ -83,7 +83,7 @@ impl Saved {
         self
     }
 
-    /// What they are.
+    /// The values by their type.
     pub(super) fn numbers(&self) -> Numbers<'_> {
         match self {
             Self::F32(values) => Numbers::F32(values),

@@ -72,13 +72,13 @@ fn targets(logits: &Tensor, labels: &Tensor) -> Result<(Targets, usize)> {
 struct ScoredCrossEntropy {
     targets: Targets,
     smoothing: f64,
-    /// What the sum of the losses is divided by.
+    /// Divisor of the sum of the losses.
     divisor: f64,
     found: Found,
     weight: f64,
-    /// Whether the gradient is wanted.
+    /// True if the gradient is wanted.
     is_learnt: bool,
-    /// Whether it takes the place of the logits.
+    /// True if the gradient takes the place of the logits.
     in_place: bool,
     /// Otherwise it is here.
     gradient: Kept<()>,

@@ -124,7 +124,7 @@ impl PerChannel {
         Self { channels, repeated: values.cycle().take(channels + PIECE).collect() }
     }
 
-    /// Those of the `n` values, at most a piece, from position `start` of the array.
+    /// Numbers of the `n` values, at most a piece, from position `start` of the array.
     pub(super) fn at(&self, start: usize, n: usize) -> &[f32] {
         &self.repeated[start % self.channels..][..n]
     }

@@ -64,7 +64,7 @@ pub(super) fn read_numbers<R, const N: usize>(
     f(numbers)
 }
 
-/// Whether two tensors share their memory.
+/// True if two tensors share their memory.
 pub(super) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
     let a = a.storage_and_layout().0;
     let b = b.storage_and_layout().0;

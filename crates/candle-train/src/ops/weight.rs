@@ -1,4 +1,4 @@
-//! A weight as an operation's operand: its values, and where its gradient goes.
+//! A weight as an operation's operand: its values, and the destination of its gradient.
 //!
 //! A model's weights enter an operation as they are, and its backward hands their gradients
 //! straight to the sink, which adds them up in the bucket. Through Candle's graph the weight would
@@ -59,12 +59,12 @@ impl Weight {
         &self.tensor
     }
 
-    /// Where the gradient goes.
+    /// Destination of the gradient.
     pub(super) fn destination(&self) -> Destination {
         self.destination.clone()
     }
 
-    /// Whether its gradient follows Candle's graph.
+    /// True if its gradient follows Candle's graph.
     pub(super) fn is_in_graph(&self) -> bool {
         matches!(self.destination, Destination::Graph) && self.tensor.track_op()
     }
@@ -106,7 +106,7 @@ impl From<&Tensor> for Weight {
     }
 }
 
-/// Where a gradient goes.
+/// Destination of a gradient.
 #[derive(Clone)]
 pub(super) enum Destination {
     /// Back through Candle's graph.

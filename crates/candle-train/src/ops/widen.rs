@@ -25,12 +25,12 @@ pub fn widen(x: &Tensor) -> Result<Tensor> {
     chain::node(&[&x], taken(&wide)?, Box::new(Widen))
 }
 
-/// Whether x holds bf16 or f16.
+/// True if x holds bf16 or f16.
 pub(super) fn is_half(x: &Tensor) -> bool {
     matches!(x.dtype(), DType::BF16 | DType::F16)
 }
 
-/// Whether x holds bf16 in the CPU's memory.
+/// True if x holds bf16 in the CPU's memory.
 pub(super) fn is_held_in_bf16(x: &Tensor) -> bool {
     x.device().is_cpu() && x.dtype() == DType::BF16
 }

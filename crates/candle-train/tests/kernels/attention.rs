@@ -13,7 +13,7 @@ struct Half(&'static str, fn(u16) -> f32, f32);
 const BF16: Half = Half("bf16", |bits| bf16::from_bits(bits).to_f32(), 1e-2);
 const F16: Half = Half("f16", |bits| f16::from_bits(bits).to_f32(), 1.5e-3);
 
-/// What is computed; `packed` queries, keys and values lie side by side.
+/// Sizes and options of an attention; `packed` queries, keys and values lie side by side.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     b: usize,
@@ -53,7 +53,7 @@ impl Case {
         (self.dropout * (1u64 << 53) as f64).ceil() as u64
     }
 
-    /// What dropout makes of probability number `i`.
+    /// Factor of dropout for probability number `i`.
     fn kept(&self, i: usize) -> f64 {
         let is_kept = Self::key().bits(i as u64) >> 11 >= self.threshold();
         if is_kept { 1.0 / (1.0 - self.dropout) } else { 0.0 }

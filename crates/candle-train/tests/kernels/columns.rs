@@ -24,7 +24,7 @@ const ROWS: usize = 83;
 const PER_CHUNK: usize = 40;
 const CHUNKS: usize = 3;
 
-/// What the kernels make of it.
+/// Results of the kernels.
 struct Found {
     mean: Vec<f32>,
     variance: Vec<f32>,

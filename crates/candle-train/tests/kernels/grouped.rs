@@ -11,7 +11,7 @@ struct Case {
     sizes: [usize; 2],
     kernel: [usize; 2],
     slides: Slides,
-    /// Of each group, in and out.
+    /// Channels of each group, in and out.
     channels: [usize; 2],
     groups: usize,
 }

@@ -4,7 +4,7 @@ use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Flag, In, Nothing, Out
 use crate::emulator::{Arg, Emulator, STRIDING, emulator, rows};
 use crate::{agree, reference, tensor, values, var};
 
-/// What the GPU makes of rows of logits: loss, gradient for `dy`, losses and best classes of the
+/// Results of the GPU for rows of logits: loss, gradient for `dy`, losses and best classes of the
 /// rows.
 fn cross_entropy(
     gpu: &Emulator,
@@ -59,8 +59,8 @@ fn cross_entropy(
     (loss[0], gradient, losses, best)
 }
 
-/// What the GPU makes of rows of logits in one pass: loss, gradient for the gradient `dy` of the
-/// loss, and how many rows are right. The gradient takes the place of the logits if `in_place`.
+/// Results of the GPU for rows of logits in one pass: loss, gradient for the gradient `dy` of the loss,
+/// and the number of rows that are right. The gradient takes the place of the logits if `in_place`.
 fn scored(
     gpu: &Emulator,
     logits: &[f32],

@@ -14,13 +14,13 @@ use super::fit::{Header, Held};
 const MAX_HEADER: u64 = 16 << 20;
 /// End of the name of a file that names others.
 const INDEX: &str = ".index.json";
-/// What git-lfs' pointers begin with: `version https://git-lfs...`.
+/// First bytes of git-lfs' pointers: `version https://git-lfs...`.
 const LFS_POINTER: [u8; 8] = *b"version ";
-/// What an archive begins with, such as the files of `torch.save` and of `numpy.savez`.
+/// First bytes of an archive, such as the files of `torch.save` and of `numpy.savez`.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// What the files of `torch.save` began with before PyTorch 1.6.
+/// First bytes of the files of `torch.save` before PyTorch 1.6.
 const OLD_PICKLE: &[u8] = b"\x80\x02";
-/// Files of other programs: what they begin with, what they are, and what to do.
+/// Files of other programs: first bytes, kind, and remedy.
 const OTHERS: [(&[u8], &str, &str); 6] = [
     (
         b"\x93NUMPY",

@@ -10,25 +10,25 @@ use crate::nn::Params;
 
 /// End of the names of counters.
 pub(super) const COUNTER: &str = "num_batches_tracked";
-/// What a file may hold although nothing needs it: counters, the angles of old Llama files, and the
-/// causal masks of old GPT-2 files.
+/// Ends of keys that a file may hold although nothing needs them: counters, the angles of old Llama
+/// files, and the causal masks of old GPT-2 files.
 const DERIVED: [&str; 4] = [COUNTER, "rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
 /// Weights of GPT-2 that `transformers` holds as (inputs, outputs). The first, whose sides differ,
 /// tells.
 const CONV1D: [&str; 4] =
     [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
-/// Whether `transformers` holds the weights called so as (inputs, outputs).
+/// True if `transformers` holds the weights of this name as (inputs, outputs).
 pub fn is_conv1d(name: &str) -> bool {
     CONV1D.iter().any(|end| name.ends_with(end))
 }
 
 /// A row for each position, of which a model for shorter texts has the first ones only.
 const POSITIONS: &str = ".wpe.weight";
-/// What wrappers of PyTorch put before the names of a model: `DistributedDataParallel` and
+/// Prefixes of wrappers of PyTorch for the names of a model: `DistributedDataParallel` and
 /// `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
-/// What a model wants of a file.
+/// Tensors that a model takes from a file.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Parameters, then buffers, in registration order.
@@ -44,7 +44,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Those of a built or a described model.
+    /// Tensors of a built or a described model.
     pub fn of(params: &Params) -> Self {
         let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
         let parameters = params.parameters().iter().map(|p| key(p.name(), p.shape()));
@@ -87,19 +87,19 @@ impl Wanted {
     }
 }
 
-/// What a file says of one of its tensors.
+/// Type and shape of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Of its numbers.
+    /// Type of its numbers.
     pub dtype: Dtype,
-    /// Of the tensor.
+    /// Shape of the tensor.
     pub shape: Vec<usize>,
 }
 
 /// The tensors of a file by their keys.
 pub type Header = BTreeMap<String, Held>;
 
-/// How the numbers of a tensor lie in a file.
+/// Order of the numbers of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// As in the model.
@@ -117,12 +117,12 @@ pub enum Layout {
     },
 }
 
-/// Where a tensor of the model comes from.
+/// Origin of a tensor of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The file's key.
     pub key: String,
-    /// Its layout there.
+    /// Order of its numbers there.
     pub layout: Layout,
 }
 
@@ -136,7 +136,7 @@ pub struct Fit {
     /// Keys of two tensors of the file that must hold the same numbers: the first is another name
     /// of the second.
     pub twins: Vec<(String, String)>,
-    /// What is taken and what is not.
+    /// Tensors that are taken, and those that are not.
     pub report: LoadReport,
 }
 
@@ -238,7 +238,7 @@ fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<Strin
     (2 * best.0 > names.len() as i64).then_some(best.1)
 }
 
-/// What is left of the file, and what was found.
+/// A comparison under way: the rest of the file, and the differences so far.
 struct Comparing<'a> {
     file: BTreeMap<String, (&'a str, &'a Held)>,
     strict: Strict<'a>,
@@ -266,7 +266,7 @@ impl<'a> Comparing<'a> {
         }
     }
 
-    /// Whether linear layers stand in the file as `transformers` holds those of GPT-2.
+    /// True if the file holds linear layers as `transformers` holds those of GPT-2.
     fn is_conv1d(&self, wanted: &Wanted) -> bool {
         let mut telling = wanted.tensors.iter().filter(|(name, _)| name.ends_with(CONV1D[0]));
         telling.next().is_some_and(|(name, shape)| {
@@ -275,7 +275,7 @@ impl<'a> Comparing<'a> {
         })
     }
 
-    /// Where the tensor `name` comes from; `None` if from nowhere.
+    /// Origin of the tensor `name`; `None` if the file has none.
     fn take(
         &mut self,
         name: &str,
@@ -327,7 +327,7 @@ impl<'a> Comparing<'a> {
         }
     }
 
-    /// What is left is not the model's.
+    /// Ends the comparison: the rest of the file is not the model's.
     fn finish(mut self) -> Result<Fit, Misfit> {
         for (key, (_, held)) in &self.file {
             if self.may_differ(key) || DERIVED.iter().any(|end| key.ends_with(end)) {
@@ -351,7 +351,7 @@ fn lying(name: &str, ours: &[usize], key: &str, held: &Held) -> Vec<usize> {
     if is_others && sides(ours) == sides(theirs) { ours.to_vec() } else { theirs.clone() }
 }
 
-/// How numbers of shape `theirs` become those of `ours`; `None` if they cannot.
+/// Conversion of numbers of shape `theirs` to those of `ours`; `None` if there is none.
 fn layout(
     name: &str,
     ours: &[usize],

@@ -14,7 +14,7 @@ pub(super) struct HeadRows<'a> {
     pub(super) stride: usize,
     pub(super) length: usize,
     pub(super) width: usize,
-    /// Of the products with other rows.
+    /// Format of the products with other rows.
     pub(super) format: Format,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Head<'a> {
     pub(super) dropout: Option<Dropout>,
 }
 
-/// Of one head, (length, d), zeroed.
+/// Gradients of one head, (length, d), zeroed.
 pub(super) struct HeadGradients<'a> {
     pub(super) q: &'a mut [f32],
     pub(super) k: &'a mut [f32],
@@ -163,7 +163,7 @@ fn add_over_queries(weights: &[f32], by_query: HeadRows<'_>, block: &Block, out:
     product(&mut Rows { slices: &rows, taps: 1 }, &by_query, output, &mut ());
 }
 
-/// Of each query, the product of its rows.
+/// Products of the rows of each query.
 fn products_of_rows(x: HeadRows<'_>, y: HeadRows<'_>, block: &Block) -> PerQuery {
     let mut products = [0.0; QUERIES];
     for (product, query) in products.iter_mut().zip(block.queries.clone()) {
@@ -195,7 +195,7 @@ fn multiply(values: &mut [f32], factors: &[f32]) {
     );
 }
 
-/// Where rows of `width` values begin.
+/// First values of rows of `width` values.
 fn starts(len: usize, width: usize) -> Vec<usize> {
     (0..len).step_by(width).collect()
 }

@@ -26,12 +26,12 @@ use crate::rng::Key;
 use head::{Head, HeadGradients, HeadRows};
 use scores::Dropout;
 
-/// What kind of attention.
+/// Options of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Heads; the width is divided among them.
     pub heads: usize,
-    /// Whether query i sees keys 0 to i only, as `is_causal` of PyTorch.
+    /// True if query i sees keys 0 to i only, as `is_causal` of PyTorch.
     pub causal: bool,
     /// Each probability is dropped with probability p, and the others are scaled by 1 / (1 - p):
     /// element i of the (batch, head, query, key) array is kept if number i of the key is at least
@@ -96,7 +96,7 @@ struct Heads {
     sizes: Sizes,
     /// Keys that the queries of each sample see; all of them if it is empty.
     lengths: Vec<usize>,
-    /// Of each (batch, head, query), the logarithm of the sum of exponentials.
+    /// Logarithm of the sum of exponentials of each (batch, head, query).
     log_sums: Option<Kept<Vec<f32>>>,
 }
 
@@ -139,12 +139,12 @@ impl Heads {
         self.sizes.w / self.attention.heads
     }
 
-    /// Of the products with rows of a head.
+    /// Format of the products with rows of a head.
     fn format(&self) -> Format {
         Format::of_depth(self.attention.precision, self.head_width())
     }
 
-    /// What is multiplied of these values.
+    /// These values as operands of a product.
     fn multiplied<'a>(&self, values: &'a [f32]) -> Cow<'a, [f32]> {
         operand_of(self.format(), values, self.attention.precision)
     }

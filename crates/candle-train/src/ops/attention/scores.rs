@@ -21,13 +21,13 @@ const F32_SUM: usize = 32;
 /// One number of each query of a block.
 pub(super) type PerQuery = [f32; QUERIES];
 
-/// What backward knows of the softmax of a block.
+/// Softmax of a block, as backward gets it.
 pub(super) struct Softmax {
     /// Logarithms of the sums over keys of the scores' exponentials.
     pub(super) log_sums: PerQuery,
     /// Sums over keys of probability times gradient.
     pub(super) means: PerQuery,
-    /// Of the products, to scores.
+    /// Factor that makes scores of the products.
     pub(super) scale: f32,
 }
 
@@ -137,7 +137,7 @@ impl Block {
     }
 }
 
-/// What is dropped: number `first + query * keys + key` of `key` decides on a probability.
+/// Dropout of probabilities: number `first + query * keys + key` of `key` decides on one.
 #[derive(Clone, Copy)]
 pub(super) struct Dropout {
     pub(super) probability: f64,
@@ -149,7 +149,7 @@ pub(super) struct Dropout {
 }
 
 impl Dropout {
-    /// What each probability of a block is multiplied by: 1 / (1 - p), or 0.
+    /// Factor of each probability of a block: 1 / (1 - p), or 0.
     pub(super) fn factors(&self, block: &Block) -> Scratch {
         let scale = 1.0 / (1.0 - self.probability);
         let scale = if scale.is_finite() { scale as f32 } else { 0.0 };

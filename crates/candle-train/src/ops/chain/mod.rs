@@ -205,7 +205,7 @@ impl Gradients {
     }
 }
 
-/// What `f(x)` gives, and the links that it recorded.
+/// Result of `f(x)`, and the links that it recorded.
 fn recorded(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<(Tensor, Vec<Link>)> {
     /// Ends the recording on every path.
     struct End;
@@ -222,7 +222,7 @@ fn recorded(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<(Te
     Ok((y, links))
 }
 
-/// Whether an operation of these operands becomes a link: a chain is recorded, and a gradient is
+/// True if an operation of these operands becomes a link: a chain is recorded, and a gradient is
 /// wanted.
 fn is_recording(operands: &[&Tensor]) -> bool {
     operands.iter().any(|x| x.track_op()) && TAPE.with_borrow(Option::is_some)
@@ -257,7 +257,7 @@ fn record(
 /// The chain as one operation.
 struct Chain {
     x: TensorId,
-    /// What Candle's graph knows as the chain's operand.
+    /// The chain's operand in Candle's graph.
     operand: Tensor,
     /// In the order of forward; backward takes them.
     links: Mutex<Vec<Link>>,

@@ -68,7 +68,7 @@ impl Layer {
     }
 }
 
-/// What a pass gives.
+/// Results of a pass.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     loss: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Which of the algorithms computes a convolution.
+//! Choice of the algorithm that computes a convolution.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,8 @@ pub(super) enum Way {
     Depthwise,
 }
 
-/// How a convolution and its gradients are computed, and to what operands and results are rounded.
+/// Algorithm of a convolution and its gradients, and the precision to which operands and results are
+/// rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Algorithm {
     pub(super) way: Way,
@@ -47,7 +48,7 @@ impl Algorithm {
         Self { way, precision }
     }
 
-    /// Of the products that are made: the other ways multiply f32 numbers.
+    /// Format of the products: only the direct algorithm multiplies other numbers than f32.
     fn format(self) -> Format {
         match self.way {
             Way::Direct => Format::of(self.precision),
@@ -55,12 +56,12 @@ impl Algorithm {
         }
     }
 
-    /// Whether images and weights are rounded on the way, and so neither before nor after.
+    /// True if images and weights are rounded on the way, and so neither before nor after.
     fn rounds_on_the_way(self) -> bool {
         self.way == Way::Winograd && self.precision == Precision::Bf16
     }
 
-    /// What is rounded on the way where the result is not.
+    /// Rounding on the way where the result is not rounded.
     fn rounding_of_operands(self) -> Rounding {
         if self.rounds_on_the_way() { Rounding::Operands } else { Rounding::Nothing }
     }

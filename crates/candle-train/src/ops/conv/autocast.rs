@@ -78,7 +78,7 @@ mod tests {
         Var::from_tensor(&values.to_dtype(dtype).unwrap()).unwrap()
     }
 
-    /// Of sum(y r): y, and the gradients of x, weight and bias; x comes in as `held`.
+    /// Results of sum(y r): y, and the gradients of x, weight and bias; x comes in as `held`.
     fn numbers(
         convolution: Convolution,
         [x, weight]: [[usize; 4]; 2],

@@ -16,7 +16,7 @@ const BLOCK: usize = 1 << 17;
 const PARTS: usize = 16;
 const PART_PIXELS: usize = 32;
 
-/// Whether each channel has a filter of its own, and makes one output channel.
+/// True if each channel has a filter of its own, and makes one output channel.
 pub(super) fn applies(g: &Geometry) -> bool {
     g.groups > 1 && g.groups == g.ci && g.groups == g.co
 }

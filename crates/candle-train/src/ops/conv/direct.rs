@@ -61,7 +61,7 @@ pub(super) fn forward_saved<F: Factor, R: Send>(
 struct Forward<'a, F> {
     g: &'a Geometry,
     x: &'a [F],
-    /// Of each group.
+    /// Kernels of each group.
     panels: Vec<Panels>,
     outside: Vec<F>,
 }
@@ -114,7 +114,7 @@ fn forward_panels(g: &Geometry, weight: &[f32], format: Format) -> Vec<Panels> {
     (0..g.groups).map(of_group).collect()
 }
 
-/// What each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
+/// Slices that each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
 pub(super) fn input_slices<'a, F>(
     g: &Geometry,
     x: &'a [F],
@@ -207,7 +207,7 @@ fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
         .collect()
 }
 
-/// Of a weight [`by_tap`].
+/// Right operand for these taps, from a weight [`by_tap`].
 fn backward_panels(
     g: &Geometry,
     weight: &[f32],

@@ -8,7 +8,7 @@ use crate::ops::scratch::Scratch;
 /// Input channels from which on a tap is long enough.
 const MIN_CHANNELS: usize = 16;
 
-/// Whether blocks of pixels are copied together.
+/// True if blocks of pixels are copied together.
 pub(super) fn is_gathered(g: &Geometry) -> bool {
     g.groups == 1 && g.ci < MIN_CHANNELS && g.taps() > 1 && g.dilation[1] == 1
 }

@@ -1,4 +1,4 @@
-//! Sizes of a convolution, and which input pixel each tap of an output pixel reads.
+//! Sizes of a convolution, and the input pixel that each tap of an output pixel reads.
 
 use std::ops::Range;
 
@@ -139,7 +139,7 @@ impl Pixel {
     }
 }
 
-/// What becomes of a rest that a stride leaves.
+/// Treatment of a rest that a stride leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// No window sees it.

@@ -42,7 +42,7 @@ pub use transposed::{conv_transpose1d, conv_transpose2d};
 /// Pixels that get their bias together.
 const PIXELS: usize = 256;
 
-/// How a window slides over an image, the same in both directions.
+/// Stride and padding of a window that slides over an image, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Input pixels from one output pixel to the next.
@@ -51,8 +51,8 @@ pub struct Window {
     pub padding: usize,
 }
 
-/// How the kernel of a convolution slides over an image, along rows and columns; over a line, along
-/// columns.
+/// Stride, padding and dilation of a kernel that slides over an image, along rows and columns; over a
+/// line, along columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slides {
     /// Input pixels from one output pixel to the next.
@@ -77,17 +77,17 @@ impl From<Window> for Slides {
     }
 }
 
-/// How a convolution is made.
+/// Options of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvOptions {
-    /// How the kernel slides.
+    /// Stride, padding and dilation.
     pub window: Slides,
     /// Groups of channels that do not see each other; as many as channels for a depthwise
     /// convolution.
     pub groups: usize,
     /// Operands, result and gradients are rounded to it.
     pub precision: Precision,
-    /// Which algorithms are considered.
+    /// Algorithms that are considered.
     pub convolutions: Convolutions,
 }
 

@@ -431,8 +431,8 @@ fn one_operation_of_convolution_and_norm_has_the_bits_of_two() {
     }
 }
 
-/// Of sum(y r) by a convolution and a norm in bf16: y, and the gradients of x, weight, scale, shift
-/// and residual. `held`: x and residual come in bf16, else as f32 numbers that bf16 holds.
+/// Results of sum(y r) by a convolution and a norm in bf16: y, and the gradients of x, weight, scale,
+/// shift and residual. `held`: x and residual come in bf16, else as f32 numbers that bf16 holds.
 fn in_bf16(
     window: Window,
     activation: Activation,

@@ -63,10 +63,10 @@ fn spread_over(
 }
 
 pub(super) struct Transposed {
-    /// Of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n,
+    /// Sizes of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n,
     /// l, ci).
     pub(super) geometry: Geometry,
-    /// Of the output.
+    /// Shape of the output.
     shape: Vec<usize>,
     algorithm: Algorithm,
     pub(super) precision: Precision,

@@ -16,7 +16,7 @@ const PACK: usize = 4;
 /// Rows that a thread reads at once, at most: `over_rows` of columns.cu.
 const ROWS_AT_ONCE: usize = 8;
 
-/// How rows are cut.
+/// Chunks of rows.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     rows: usize,
@@ -43,7 +43,7 @@ impl Chunks {
     }
 }
 
-/// How kernels go over the rows of (rows, c) values: by packs of columns.
+/// Packs of columns, by which kernels go over the rows of (rows, c) values.
 #[derive(Clone, Copy)]
 struct Packs {
     chunks: Chunks,
@@ -162,7 +162,7 @@ pub(in crate::ops) fn move_running(
     gpu.launch("move_running", Grid::over(c), arguments)
 }
 
-/// What a batch norm needs of each column, (c) f32 each.
+/// Constants of a batch norm for each column, (c) f32 each.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Columns {
     pub(in crate::ops) mean: Address,
@@ -172,7 +172,7 @@ pub(in crate::ops) struct Columns {
     pub(in crate::ops) gate: Gate,
 }
 
-/// Where what follows a batch norm lets gradients through.
+/// Places at which the activation after a batch norm lets gradients through.
 #[derive(Clone, Copy)]
 pub(in crate::ops) enum Gate {
     /// Everywhere.

@@ -18,7 +18,7 @@ const WORKSPACE_LIMIT: usize = 1 << 30;
 /// Room for all algorithms of a direction.
 const ALGORITHMS: usize = 10;
 
-/// What a convolution computes.
+/// Direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
     /// x, w -> y
@@ -33,7 +33,7 @@ pub(super) enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Problem {
     pub(super) dtype: DType,
-    /// Whether f32 stays f32; otherwise its products may be TF32's.
+    /// True if f32 stays f32; otherwise its products may be TF32's.
     pub(super) exact: bool,
     pub(super) x: [i32; 4],
     pub(super) w: [i32; 4],
@@ -134,7 +134,7 @@ impl Cudnn {
     }
 }
 
-/// What cuDNN is told of a shape.
+/// Descriptors of a shape for cuDNN.
 #[derive(Clone, Copy)]
 struct Descriptors {
     convolution: sys::cudnnConvolutionDescriptor_t,
@@ -160,7 +160,7 @@ struct Convolution {
 #[derive(Clone, Copy)]
 struct Candidate {
     algorithm: Algorithm,
-    /// What the descriptor must say for it.
+    /// Math type that the descriptor must have for it.
     math: sys::cudnnMathType_t,
     /// Work memory.
     bytes: usize,

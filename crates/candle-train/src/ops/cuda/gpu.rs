@@ -129,12 +129,12 @@ pub(super) fn packs_of_block(packs: usize) -> usize {
 pub(super) struct Scratch(CudaSlice<u8>);
 
 impl Scratch {
-    /// Its address.
+    /// Address of the memory.
     pub(super) fn address(&self) -> u64 {
         pointer(&self.0)
     }
 
-    /// Its address as an argument of a kernel.
+    /// Address of the memory, as an argument of a kernel.
     pub(super) fn at(&self) -> Arg {
         Arg::Address(self.address())
     }

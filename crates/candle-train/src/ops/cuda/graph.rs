@@ -27,14 +27,14 @@ const CUBLAS_BYTES: usize = 32 << 20;
 /// Bytes that stay free for what is not counted.
 const RESERVED_BYTES: u64 = 512 << 20;
 
-/// Whether something was ever recorded in this process.
+/// True if something was ever recorded in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Held while something is recorded, and by other threads while they give the compute stream
 /// something.
 static COMPUTE_STREAM: Mutex<()> = Mutex::new(());
 
-/// What was recorded.
+/// Launches that were recorded.
 pub struct Graph(CudaGraph);
 
 // SAFETY: a graph may be used by any thread, one at a time: its owner is its only user, and only
@@ -86,7 +86,7 @@ impl Graph {
     }
 }
 
-/// Whether a graph may use memory that nothing else uses any more.
+/// True if a graph may use memory that nothing else uses any more.
 pub(super) fn any_recorded() -> bool {
     ANY.load(Ordering::Relaxed)
 }
@@ -126,7 +126,7 @@ fn give_cublas_memory(gpu: &Gpu) -> Result<()> {
     }
 }
 
-/// What the graph is made of.
+/// Nodes of a graph.
 fn nodes(graph: sys::CUgraph) -> Result<Vec<sys::CUgraphNode>> {
     let mut count = 0;
     // SAFETY: a live graph; without a place for nodes only their number is written.
@@ -162,7 +162,7 @@ fn check_copy(node: sys::CUgraphNode) -> Result<()> {
     Ok(())
 }
 
-/// Whether an end of a copy lies in the GPU's memory; where the copy leaves that to the address,
+/// True if an end of a copy lies in the GPU's memory; where the copy leaves that to the address,
 /// the driver is asked what lies there.
 fn is_on_gpu(kind: sys::CUmemorytype, address: sys::CUdeviceptr) -> bool {
     if kind != sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED {

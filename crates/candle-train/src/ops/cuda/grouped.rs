@@ -33,7 +33,7 @@ impl From<&Geometry> for GroupedShape {
     }
 }
 
-/// Whether a convolution is computed here.
+/// True if a convolution is computed here.
 pub(super) fn is_ours(g: &Geometry) -> bool {
     g.groups > 1 && g.group_inputs().max(g.co / g.groups) <= MOST_CHANNELS
 }

@@ -28,7 +28,7 @@ pub(in crate::ops) fn transpose(
     Ok(y)
 }
 
-/// Where the windows of a pooling lie.
+/// Sizes and windows of a pooling.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Pool {
     pub(in crate::ops) n: usize,
@@ -113,7 +113,7 @@ pub(in crate::ops) fn global_average(
     Ok(y)
 }
 
-/// Its gradient, as `dtype`, from dy, f32.
+/// Gradient of [`global_average`], as `dtype`, from dy, f32.
 pub(in crate::ops) fn global_average_gradient(
     gpu: &Gpu,
     dy: Address,

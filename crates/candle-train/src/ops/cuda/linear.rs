@@ -22,7 +22,7 @@ pub(in crate::ops) struct Linear {
     pub(in crate::ops) outputs: usize,
     pub(in crate::ops) kind: Kind,
     pub(in crate::ops) precision: Precision,
-    /// Whether backward needs what entered the activation.
+    /// True if backward needs the input of the activation.
     pub(in crate::ops) keeps: bool,
 }
 
@@ -126,7 +126,7 @@ impl Linear {
         }
     }
 
-    /// Whether the product is the result, before a bias.
+    /// True if the product is the result, before a bias.
     fn is_plain(&self) -> bool {
         self.kind == Kind::Identity && self.width() == self.outputs
     }

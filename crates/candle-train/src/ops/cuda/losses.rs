@@ -9,7 +9,7 @@ use super::ledger::Found;
 /// Elements per partial sum of a regression loss.
 pub(super) const BLOCK: usize = 1 << 14;
 
-/// What each row of logits should be.
+/// Target of each row of logits.
 pub(in crate::ops) enum Targets<'a> {
     /// Classes; `None` does not count.
     Labels(&'a [Option<usize>]),
@@ -28,7 +28,7 @@ pub(in crate::ops) struct Logits {
 }
 
 impl Logits {
-    /// Where those of a tensor are, and how many.
+    /// Logits of a tensor (rows, classes).
     pub(in crate::ops) fn of(logits: &Tensor) -> Result<Self> {
         let (rows, classes) = logits.dims2()?;
         Ok(Self { values: of_f32(logits)?, rows, classes })
@@ -201,7 +201,7 @@ pub(in crate::ops) struct Scored<'a> {
     pub(in crate::ops) targets: &'a Targets<'a>,
     pub(in crate::ops) gradient: Option<Address>,
     pub(in crate::ops) smoothing: f64,
-    /// What the sum of the losses is divided by.
+    /// Divisor of the sum of the losses.
     pub(in crate::ops) divisor: f64,
 }
 
@@ -281,7 +281,7 @@ impl Differences {
         Ok(Self { prediction: of_f32(prediction)?, target: of_f32(target)?, absolute, n })
     }
 
-    /// Their mean, a scalar.
+    /// Mean of the differences, a scalar.
     pub(in crate::ops) fn mean(&self, gpu: &Gpu) -> Result<CudaStorage> {
         let blocks = self.n.div_ceil(BLOCK);
         let sums = self.sums(gpu, BLOCK)?;

@@ -122,7 +122,7 @@ pub(in crate::ops) fn activation_gradient(
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)
 }
 
-/// What [`finish`] does.
+/// Options of [`finish`].
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Finish {
     pub(in crate::ops) kind: Kind,
@@ -132,7 +132,7 @@ pub(in crate::ops) struct Finish {
     pub(in crate::ops) stride: usize,
     /// Elements of it.
     pub(in crate::ops) n: usize,
-    /// Whether what entered the activation is kept.
+    /// True if the input of the activation is kept.
     pub(in crate::ops) keeps: bool,
     /// Type of the result: f32, or the product's.
     pub(in crate::ops) dtype: DType,
@@ -158,7 +158,7 @@ pub(in crate::ops) fn finish(
     Ok((y, before))
 }
 
-/// What [`unfinish`] does.
+/// Options of [`unfinish`].
 #[derive(Clone, Copy)]
 pub(super) struct Unfinish {
     pub(super) kind: Kind,
@@ -206,14 +206,14 @@ impl Mask {
     }
 }
 
-/// What dropout leaves of `n` values.
+/// `n` values after dropout.
 pub(in crate::ops) fn dropped(gpu: &Gpu, x: Address, mask: Mask, n: usize) -> Result<CudaStorage> {
     let y = gpu.storage(DType::F32, n)?;
     drop_into(gpu, x, whole(&y)?, mask, n)?;
     Ok(y)
 }
 
-/// Leaves of `n` values what dropout does.
+/// Applies dropout to `n` values in place.
 pub(in crate::ops) fn drop_in_place(gpu: &Gpu, x: Address, mask: Mask, n: usize) -> Result<()> {
     drop_into(gpu, x, x, mask, n)
 }

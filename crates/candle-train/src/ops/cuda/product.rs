@@ -31,7 +31,7 @@ impl Rows {
     }
 }
 
-/// What a product reads.
+/// Operand of a product.
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
     rows: Rows,

@@ -15,7 +15,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
 use super::gpu::Gpu;
 use super::kernel_args::of_tensor;
 
-/// Of x86-64; where pages are larger, the driver takes the whole pages around a range.
+/// Bytes of a page of x86-64; where pages are larger, the driver takes the whole pages around a range.
 const PAGE: usize = 4096;
 
 /// Memory on the CPU, and the way between it and a GPU. For one thread.
@@ -63,7 +63,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         Ok(Self { copies, locked, memory })
     }
 
-    /// How copies go, in words.
+    /// The way of copies, in words.
     pub fn describe(&self) -> String {
         match &self.locked.refused {
             None => "gradients are summed by the CPU, through page-locked memory".to_owned(),
@@ -115,7 +115,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     }
 }
 
-/// Where the `n` values of a tensor, f32 on the GPU, lie.
+/// Address of the `n` values of a tensor, f32 on the GPU.
 fn place_of(values: &Tensor, n: usize) -> Result<u64> {
     let place = of_tensor(values)?;
     if values.elem_count() != n || place.dtype != DType::F32 {

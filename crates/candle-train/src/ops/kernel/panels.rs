@@ -18,7 +18,7 @@ const WHOLE: usize = 64;
 /// Values from which on packing is worth several threads.
 const PARALLEL: usize = 1 << 15;
 
-/// Where B lies: row `r` and column `c` of tap `t` is `values[t * tap + r * row + c * column]`.
+/// Layout of B in memory: row `r` and column `c` of tap `t` is `values[t * tap + r * row + c * column]`.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Source<'a, E = f32> {
     /// The numbers.
@@ -34,9 +34,9 @@ pub(in crate::ops) struct Source<'a, E = f32> {
 /// B, (taps, depth, columns), in panels of a few registers' columns: a panel is (taps, depth, its
 /// columns), contiguous; columns beyond the last are zero.
 pub(in crate::ops) struct F32Panels {
-    /// Of several operands, if they were packed together.
+    /// Values of several operands, if they were packed together.
     values: Arc<Scratch>,
-    /// Where those of this one begin.
+    /// First value of this operand.
     start: usize,
     width: Width,
     pub(super) level: Arch,

@@ -13,7 +13,7 @@ use super::tile::{Tile, write_row, write_whole_rows};
 /// Values of A that stay in the first-level cache while all panels of B pass by.
 const NEAR: usize = 3 << 10;
 
-/// What happens to the values that are already in the output.
+/// Treatment of the values that are already in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Write {
     /// out = a b
@@ -22,7 +22,7 @@ pub(in crate::ops) enum Write {
     Add,
 }
 
-/// How many products at most are summed in a register before the sum is added to the output.
+/// Largest number of products that are summed in a register before the sum is added to the output.
 ///
 /// Fixed here, so that bits do not depend on the sizes of a machine's caches. A depth beyond this
 /// length is cut evenly; of several short taps, as many are taken together as fit.
@@ -40,7 +40,7 @@ pub(in crate::ops) trait Epilogue {
     /// Each row is given once. `level` is the instruction set of the product.
     fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]);
 
-    /// Whether there is anything to finish.
+    /// True if there is anything to finish.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -114,13 +114,13 @@ fn chunks(taps: usize, depth: usize, sums: Sums) -> Vec<Chunk> {
     (0..taps).flat_map(|tap| (0..pieces).map(move |i| (tap, i))).map(chunk).collect()
 }
 
-/// Where the rows of a block of the result go: row `i` begins at `values[starts[i]]`.
+/// Memory for the rows of a block of the result: row `i` begins at `values[starts[i]]`.
 pub(in crate::ops) struct Output<'a> {
     /// All values that the block may write to.
     pub(in crate::ops) values: &'a mut [f32],
     /// First value of each row.
     pub(in crate::ops) starts: &'a [usize],
-    /// Whether the product replaces what is there.
+    /// Treatment of the values that are there.
     pub(in crate::ops) write: Write,
     /// The lengths of the chunks.
     pub(in crate::ops) sums: Sums,

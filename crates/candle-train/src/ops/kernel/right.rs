@@ -6,7 +6,7 @@ use super::panels::{Block, F32Panels, Source};
 use crate::Precision;
 use crate::ops::scratch::Scratch;
 
-/// Which numbers a product multiplies; sums are f32.
+/// Type of the numbers that a product multiplies; sums are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Format {
     /// The operands as they are.
@@ -34,7 +34,7 @@ impl Format {
         }
     }
 
-    /// Whether plain products are faster than fewer products of transformed f32 numbers.
+    /// True if plain products are faster than fewer products of transformed f32 numbers.
     pub(in crate::ops) fn outruns_transforms(self) -> bool {
         matches!(self, Self::Bf16(instructions) if instructions.multiply_tiles())
     }

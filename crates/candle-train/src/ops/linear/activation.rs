@@ -1,4 +1,4 @@
-//! What follows a linear layer's sum, in the same pass over memory.
+//! Bias and activation after a linear layer's product, in the same pass over memory.
 
 use pulp::Arch;
 use rayon::prelude::*;
@@ -23,12 +23,12 @@ pub enum LinearActivation {
     Relu,
     /// z times the normal distribution function: `torch.nn.GELU()`.
     Gelu,
-    /// Its approximation by tanh: `torch.nn.GELU(approximate="tanh")`.
+    /// GELU approximated by tanh: `torch.nn.GELU(approximate="tanh")`.
     GeluTanh,
 }
 
 impl LinearActivation {
-    /// Whether the gradient cannot be told from the result.
+    /// True if the gradient needs the input of the activation, rather than its result.
     pub(super) fn needs_its_input(self) -> bool {
         matches!(self, Self::Gelu | Self::GeluTanh)
     }

@@ -64,14 +64,14 @@ struct Linear {
     outputs: usize,
     activation: LinearActivation,
     precision: Precision,
-    /// What entered the activation, where its gradient needs that.
+    /// Input of the activation, where its gradient needs that.
     before: Option<Kept<Vec<f32>>>,
     dw: Destination,
     db: Option<Destination>,
 }
 
 impl Linear {
-    /// Of the result for x.
+    /// Shape of the result for x.
     fn output_shape(&self, x: &Shape) -> Shape {
         Shape::from([&x.dims()[..x.rank() - 1], &[self.outputs]].concat())
     }

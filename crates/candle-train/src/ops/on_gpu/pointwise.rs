@@ -11,7 +11,7 @@ use crate::ops::embedding::Embedding;
 use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::widen::Widen;
 
-/// What the kernels call a function of one number.
+/// The kernels' number of a function.
 fn kind_of(name: &str) -> Result<Kind> {
     Ok(match name {
         "relu" => Kind::Relu,

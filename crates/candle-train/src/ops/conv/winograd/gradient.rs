@@ -114,7 +114,7 @@ impl<X: Element, D: Element> Work<'_, X, D> {
     }
 }
 
-/// How block `i` of a sum comes to those before it.
+/// Replaces or adds, for block `i` of a sum.
 fn written(i: usize) -> Write {
     if i == 0 { Write::Replace } else { Write::Add }
 }

@@ -24,14 +24,14 @@ use weights::Kernels;
 /// Channels from which on the transforms are worth it.
 const CHANNELS: usize = 16;
 
-/// Whether a convolution has this form, and enough channels.
+/// True if a convolution has this form, and enough channels.
 pub(super) fn applies(g: &Geometry) -> bool {
     (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
         && g.padding.iter().all(|&padding| padding <= 2)
         && g.ci.min(g.co) >= CHANNELS
 }
 
-/// What is rounded to bf16 on its way through the registers.
+/// Values that are rounded to bf16 on their way through the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     /// Nothing.

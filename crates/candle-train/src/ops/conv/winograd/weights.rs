@@ -26,7 +26,7 @@ pub(super) struct Kernels<'a> {
 }
 
 impl<'a> Kernels<'a> {
-    /// Of a weight that is rounded to bf16 if it `rounds`.
+    /// Kernels of a weight, rounded to bf16 if it `rounds`.
     pub(super) fn forward(weight: &'a [f32], [ci, co]: [usize; 2], rounds: bool) -> Self {
         assert_eq!(weight.len(), ci * co * TAPS, "a weight covers its values");
         Self {

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use super::Tile;
 
-/// Whether this processor multiplies tiles of bf16 numbers, and the system lets this process.
+/// True if this processor multiplies tiles of bf16 numbers, and the system lets this process.
 pub(super) fn is_permitted() -> bool {
     const BF16: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;

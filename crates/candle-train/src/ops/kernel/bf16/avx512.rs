@@ -21,7 +21,7 @@ const AHEAD: usize = 2 * DEPTH;
 /// Rows of A whose sums stay in registers together.
 const ROWS: usize = 8;
 
-/// Whether this processor has them.
+/// True if this processor has these instructions.
 pub(super) fn is_there() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -103,7 +103,7 @@ fn mask(n: usize) -> __mmask16 {
     if n >= LINES { __mmask16::MAX } else { (1 << n) - 1 }
 }
 
-/// Of each pair, the number of the lower half and that of the upper one.
+/// Indices that interleave the numbers of the lower half with those of the upper one.
 #[target_feature(enable = "avx512f")]
 fn interleaving() -> __m512i {
     const PLACES: [u16; 32] = {

@@ -36,7 +36,7 @@ const WORDS: usize = LINES * PAIRS;
 /// Pairs of bf16 numbers, the first one in the lower half.
 pub(super) type Tile = [u32; WORDS];
 
-/// How the words of a tile lie.
+/// Order of the words of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Order {
     /// All pairs of the first line, then those of the second.

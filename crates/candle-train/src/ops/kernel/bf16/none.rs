@@ -16,23 +16,23 @@ impl Instructions {
         None
     }
 
-    /// Those of this processor.
+    /// All instructions of this processor.
     #[cfg(test)]
     pub(in crate::ops) fn all() -> Vec<Self> {
         Vec::new()
     }
 
-    /// What they are called.
+    /// Name of these instructions.
     pub(in crate::ops) fn kind(self) -> Bf16Instructions {
         match self.0 {}
     }
 
-    /// Whether they are more than twice as fast as those for f32.
+    /// True if they are more than twice as fast as those for f32.
     pub(in crate::ops::kernel) fn multiply_tiles(self) -> bool {
         match self.0 {}
     }
 
-    /// Whether they are faster than those for f32.
+    /// True if they are faster than those for f32.
     pub(in crate::ops) fn outrun_f32(self) -> bool {
         match self.0 {}
     }

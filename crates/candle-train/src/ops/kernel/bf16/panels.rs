@@ -127,7 +127,7 @@ fn place(block: usize, depth: usize) -> (usize, Range<usize>) {
     (block / per_tap, first..depth.min(first + DEPTH))
 }
 
-/// What one thread packs: some panels over the blocks that pass together.
+/// Work of one thread: some panels over the blocks that pass together.
 struct Group<'a> {
     /// The first panel.
     first: usize,

@@ -8,7 +8,7 @@ use super::{Order, Tile, amx, avx512};
 use crate::Bf16Instructions;
 use crate::ops::element::Element;
 
-/// What multiplies bf16 numbers. A value is the proof that this processor can.
+/// Instructions that multiply bf16 numbers. A value is the proof that this processor has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Instructions {
     /// AMX: a tile by a tile. Rounding is AVX-512's.
@@ -29,7 +29,7 @@ impl Instructions {
         *BEST
     }
 
-    /// Those of this processor, the fastest last.
+    /// All instructions of this processor, the fastest last.
     pub(in crate::ops) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         if avx512::is_there() {
@@ -41,7 +41,7 @@ impl Instructions {
         all
     }
 
-    /// What they are called.
+    /// Name of these instructions.
     pub(in crate::ops) fn kind(self) -> Bf16Instructions {
         match self {
             Self::Amx(_) => Bf16Instructions::Amx,
@@ -49,12 +49,12 @@ impl Instructions {
         }
     }
 
-    /// Whether they are more than twice as fast as those for f32.
+    /// True if they are more than twice as fast as those for f32.
     pub(in crate::ops::kernel) fn multiply_tiles(self) -> bool {
         matches!(self, Self::Amx(_))
     }
 
-    /// Whether they are faster than those for f32. Of AVX512-BF16, AMD's processors do as many at a
+    /// True if they are faster than those for f32. Of AVX512-BF16, AMD's processors do as many at a
     /// time as of f32's, so twice the work; Intel's do half as many.
     pub(in crate::ops) fn outrun_f32(self) -> bool {
         self.multiply_tiles() || is_amd()
@@ -94,7 +94,7 @@ impl Instructions {
         unsafe { avx512::pack_across(tile, shape, order == Order::Lines, across) }
     }
 
-    /// What multiplies, for the calling thread.
+    /// Prepares the calling thread for products.
     pub(super) fn start(self) -> Multiplier {
         match self {
             // SAFETY: `self` is the proof; a product starts one at a time.
@@ -104,7 +104,7 @@ impl Instructions {
     }
 }
 
-/// Whether AMD made this processor.
+/// True if AMD made this processor.
 fn is_amd() -> bool {
     let vendor = __cpuid(0);
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
