@@ -70,6 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::storage::tensor;
+    use super::super::testing::on_threads;
     use super::*;
     use crate::rng::Purpose;
 
@@ -105,9 +106,8 @@ mod tests {
         #[test]
         fn the_mask_is_that_of_the_uniform_numbers(n in 1usize..3000, p in 0f64..1.0, epoch: u64) {
             let key = Key::new(1, Purpose::Dropout, epoch, 0);
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
             let x = tensor(vec![1.0; n], n).unwrap();
-            let y = pool.install(|| dropout(&x, p, key)).unwrap().to_vec1::<f32>().unwrap();
+            let y = on_threads(3, || dropout(&x, p, key)).unwrap().to_vec1::<f32>().unwrap();
             let kept = |i: usize| key.uniform(i as u64) >= p;
             prop_assert!(y.iter().enumerate().all(|(i, &y)| (y != 0.0) == kept(i)));
         }

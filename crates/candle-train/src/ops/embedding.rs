@@ -116,7 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_weights, values};
+    use super::super::testing::{check_weights, on_threads, values};
     use super::*;
 
     fn indices(values: &[u32]) -> Tensor {
@@ -166,8 +166,7 @@ mod tests {
             let used: Vec<u32> = (0..n).map(|_| stream.below(rows as u64) as u32).collect();
             let table = Var::from_vec(values("table", 0, rows * c), (rows, c), &Device::Cpu).unwrap();
             let run = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| {
+                on_threads(threads, || {
                     let y = embedding(&indices(&used), &Weight::from(table.as_tensor())).unwrap();
                     let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
                     grads.get(&table).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()

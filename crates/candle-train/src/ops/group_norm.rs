@@ -180,7 +180,7 @@ mod tests {
     use test_support::assert_refused;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_weights, values};
+    use super::super::testing::{check_weights, flat, on_threads, values};
     use super::*;
 
     fn slow(v: &[Vec<f64>], sample: usize, groups: usize) -> Vec<f64> {
@@ -235,8 +235,7 @@ mod tests {
     #[test]
     fn bits_do_not_depend_on_the_number_of_threads() {
         let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let var = |name: &str, n: usize, shape: &[usize]| {
                     Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
                 };
@@ -244,7 +243,6 @@ mod tests {
                 let weight = Weight::from(gamma.as_tensor());
                 let y = group_norm(&x, [&weight, &weight], 3, 1e-5).unwrap();
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-                let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&gamma).unwrap())]
             })
         };

@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
     use test_support::assert_refused;
 
-    use super::super::testing::{check_gradients, values};
+    use super::super::testing::{check_gradients, on_threads, values};
     use super::*;
 
     /// Windows, time steps, rows, and how many of those are series.
@@ -281,8 +281,7 @@ mod tests {
         ) {
             let x = windows(n, steps, series).unwrap();
             let run = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let norm = pool.install(|| InstanceNorm::new(&x, series, Deviation::Population));
+                let norm = on_threads(threads, || InstanceNorm::new(&x, series, Deviation::Population));
                 norm.unwrap().rows.flatten_all().unwrap().to_vec1::<f32>().unwrap()
             };
             let rows = run(1);

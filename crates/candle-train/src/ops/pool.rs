@@ -421,7 +421,7 @@ mod tests {
     use proptest::prelude::*;
     use test_support::assert_refused;
 
-    use super::super::testing::{check_gradients, values};
+    use super::super::testing::{check_gradients, flat, on_threads, values};
     use super::*;
 
     /// A function that folds the pixels of a window.
@@ -554,10 +554,8 @@ mod tests {
             let x = values("any", 0, n * h * w * c);
             let exact: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
             let x = Var::from_vec(x, &shape[..], &Device::Cpu).unwrap();
-            let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let run = |threads: usize| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| {
+                on_threads(threads, || {
                     let largest = max_pool2d(&x, kernel, window).unwrap();
                     let mean = average_pool2d(&x, kernel, window).unwrap();
                     let sum = (&largest + &mean).unwrap().sqr().unwrap().sum_all().unwrap();

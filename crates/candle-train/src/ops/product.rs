@@ -166,7 +166,7 @@ mod tests {
     use candle_core::{Device, Var};
     use test_support::assert_refused;
 
-    use super::super::testing::{check_gradients, check_weights, values};
+    use super::super::testing::{check_gradients, check_weights, flat, on_threads, values};
     use super::*;
 
     /// Each value of x (groups, rows, c) times that of (groups, c).
@@ -224,8 +224,7 @@ mod tests {
     #[test]
     fn bits_do_not_depend_on_the_number_of_threads() {
         let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let var = |name: &str, shape: &[usize]| {
                     let n = shape.iter().product();
                     Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
@@ -233,7 +232,6 @@ mod tests {
                 let (x, scale) = (var("x", &[5, 700, 7]), var("scale", &[7]));
                 let y = scaled(&x, &Weight::from(scale.as_tensor())).unwrap();
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-                let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&scale).unwrap())]
             })
         };

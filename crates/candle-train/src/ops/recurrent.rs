@@ -448,7 +448,7 @@ mod tests {
     use candle_core::{Device, Var};
     use test_support::assert_refused;
 
-    use super::super::testing::{check_weights, values};
+    use super::super::testing::{check_weights, flat, on_threads, values};
     use super::*;
 
     fn sigma(x: f64) -> f64 {
@@ -512,8 +512,7 @@ mod tests {
     #[test]
     fn bits_do_not_depend_on_the_number_of_threads() {
         let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let var = |name: &str, shape: &[usize]| {
                     let n = shape.iter().product();
                     Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
@@ -522,7 +521,6 @@ mod tests {
                 let weights = Weight::from(weight.as_tensor());
                 let y = recurrent(&x, &weights, None, Cell::Lstm, false).unwrap();
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-                let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&weight).unwrap())]
             })
         };

@@ -262,7 +262,7 @@ mod tests {
     use test_support::assert_refused;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_gradients, check_weights, values};
+    use super::super::testing::{check_gradients, check_weights, flat, on_threads, values};
     use super::*;
 
     fn slow(x: &[f64], gamma: &[f64], beta: Option<&[f64]>, kind: Kind) -> Vec<f64> {
@@ -337,13 +337,11 @@ mod tests {
     #[test]
     fn bits_do_not_depend_on_the_number_of_threads() {
         let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let x = Var::from_vec(values("x", 0, 1001 * 7), (1001, 7), &Device::Cpu).unwrap();
                 let gamma = Var::from_vec(values("gamma", 0, 7), 7, &Device::Cpu).unwrap();
                 let y = layer_norm(&x, None, &Weight::from(gamma.as_tensor()), None, 1e-5).unwrap();
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-                let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&gamma).unwrap())]
             })
         };

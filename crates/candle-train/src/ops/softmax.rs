@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_gradients, values};
+    use super::super::testing::{check_gradients, on_threads, values};
     use super::*;
 
     fn slow(x: &[f64], c: usize) -> Vec<f64> {
@@ -133,8 +133,7 @@ mod tests {
             let exact: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
             let x = tensor(x, (rows, c)).unwrap();
             let run = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let y = pool.install(|| softmax(&x)).unwrap();
+                let y = on_threads(threads, || softmax(&x)).unwrap();
                 y.flatten_all().unwrap().to_vec1::<f32>().unwrap()
             };
             let y = run(1);

@@ -13,6 +13,16 @@ pub(crate) fn values(name: &str, salt: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| stream.range(-1.0, 1.0) as f32).collect()
 }
 
+/// Result of `f` on a pool of so many threads.
+pub(crate) fn on_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap().install(f)
+}
+
+/// The values of an f32 tensor, row-major.
+pub(crate) fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
 /// Compares `op` with `reference`, and the gradient of `sum(y r)` for a fixed random r with central
 /// differences of the reference. `tolerance` is relative to the largest entry (at least 1).
 #[track_caller]
@@ -104,7 +114,7 @@ impl GradientSink for Collected {
 
 #[track_caller]
 fn close(what: &str, actual: &Tensor, expected: &[f64], tolerance: f64) {
-    let actual = actual.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let actual = flat(actual);
     assert_eq!(actual.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1.0f64, |max, v| max.max(v.abs()));
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {

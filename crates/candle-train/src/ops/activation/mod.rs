@@ -12,10 +12,8 @@ use super::operation::{Gradients, Input, Operation};
 use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read_of};
 use super::widen::is_held_in_bf16;
-pub(super) use function::Function;
-use function::{
-    Gelu, GeluTanh, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Relu6, Sigmoid, Silu, Tanh,
-};
+pub(super) use function::{Function, Gelu, GeluTanh, Relu};
+use function::{Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu6, Sigmoid, Silu, Tanh};
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).
 pub fn relu(x: &Tensor) -> Result<Tensor> {
@@ -143,7 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::simd::BLOCK;
-    use super::super::testing::{check_gradients, values};
+    use super::super::testing::{check_gradients, on_threads, values};
     use super::*;
 
     type Op = fn(&Tensor) -> Result<Tensor>;
@@ -288,10 +286,9 @@ mod tests {
 
         #[test]
         fn an_element_does_not_depend_on_its_neighbours_nor_on_threads(n in 1usize..3000) {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
             let x = Tensor::from_vec(wide(n), n, &Device::Cpu).unwrap();
             for (_, op, _) in functions() {
-                let all = pool.install(|| op(&x)).unwrap().to_vec1::<f32>().unwrap();
+                let all = on_threads(3, || op(&x)).unwrap().to_vec1::<f32>().unwrap();
                 let alone = op(&x.narrow(0, n - 1, 1).unwrap()).unwrap().to_vec1::<f32>().unwrap();
                 prop_assert_eq!(all.last(), alone.last());
             }

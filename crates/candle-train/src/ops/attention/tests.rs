@@ -2,7 +2,7 @@ use candle_core::Var;
 use proptest::prelude::*;
 use test_support::assert_refused;
 
-use super::super::testing::{check_gradients, values};
+use super::super::testing::{check_gradients, on_threads, values};
 use super::*;
 use crate::rng::Purpose;
 
@@ -130,8 +130,7 @@ fn packed_operands_give_the_same_bits() -> Result<()> {
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     let bits = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let qkv = tensor(values("qkv", 1, 2 * 130 * 48), (2, 130, 48)).unwrap();
             let qkv = Var::from_tensor(&qkv).unwrap();
             let dropout = Some((0.1, Key::new(1, Purpose::Dropout, 2, 3)));

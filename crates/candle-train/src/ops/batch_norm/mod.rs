@@ -244,7 +244,7 @@ mod tests {
     use test_support::assert_refused;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_weights, values};
+    use super::super::testing::{check_weights, flat, on_threads, values};
     use super::super::widen;
     use super::*;
 
@@ -382,8 +382,7 @@ mod tests {
 
     /// Output, gradient of x and gradient of the residual.
     fn bits(threads: usize) -> [Vec<f32>; 3] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let var = |name: &str, n: usize, shape: &[usize]| {
                 Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
             };
@@ -393,7 +392,6 @@ mod tests {
             let (h, _) = batch_norm(&x, affine, None, Activation::Relu, 1e-5).unwrap();
             let (y, _) = batch_norm(&h, affine, Some(&residual), Activation::Relu, 1e-5).unwrap();
             let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&residual).unwrap())]
         })
     }

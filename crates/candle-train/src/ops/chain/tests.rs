@@ -8,7 +8,7 @@ use super::*;
 use crate::Precision;
 use crate::ops::loss::{CrossEntropy, Targets};
 use crate::ops::operation::Kept;
-use crate::ops::testing::values;
+use crate::ops::testing::{flat, values};
 use crate::ops::{
     Attention, GradientSink, LinearActivation, Uses, Weight, WeightUse, add, attention_packed,
     layer_norm, linear, linear_activated, relu,
@@ -88,7 +88,6 @@ fn outcome(is_chain: bool, is_x_learnt: bool) -> Outcome {
     let y = if is_chain { chain(&before, forward) } else { forward(&before) };
     let loss = y.unwrap().sqr().unwrap().sum_all().unwrap();
     let store = loss.backward().unwrap();
-    let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let of_weights = sink.0.lock().unwrap().clone();
     Outcome { loss: flat(&loss), dx: store.get(&x).map(flat), of_weights }
 }
@@ -158,7 +157,6 @@ fn classified(goes_on: bool, is_x_learnt: bool, ends_in_relu: bool) -> Result<(O
     };
     let loss = if goes_on { extended(&logits, op)? } else { apply([&logits], op(false))? };
     let store = (&loss * 3.0)?.backward()?;
-    let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let of_weights = sink.0.lock().unwrap().clone();
     Ok((Outcome { loss: flat(&loss), dx: store.get(&x).map(flat), of_weights }, in_place))
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::batch_norm::{Activation, batch_norm};
 use super::super::storage::tensor;
-use super::super::testing::{Collected, check_weights, values};
+use super::super::testing::{Collected, check_weights, flat, on_threads, values};
 use super::super::weight::{GradientSink, Uses, WeightUse};
 use super::algorithm::{Operand, Way};
 use super::*;
@@ -253,8 +253,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     ] {
         for precision in [Precision::Fp32, Precision::Bf16] {
             let bits = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let all = pool.install(|| case.compute(way, precision));
+                let all = on_threads(threads, || case.compute(way, precision));
                 all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
             let one = bits(1);
@@ -409,7 +408,6 @@ fn both_forms_of(
         let y = super::super::widen(&y).unwrap();
         let r = tensor(values("r", 0, y.elem_count()), &y_shape[..]).unwrap();
         let grads = (&y * r).unwrap().sum_all().unwrap().backward().unwrap();
-        let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mut all = vec![flat(&y), statistics.mean, statistics.variance];
         all.extend([0, 4].iter().filter_map(|&i| grads.get(&vars[i]).map(flat)));
         all.extend([1, 2, 3].map(|i| flat(&collected.of(i).unwrap())));

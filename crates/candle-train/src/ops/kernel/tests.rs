@@ -3,7 +3,7 @@ use pulp::Arch;
 
 use super::panels::F32Panels;
 use super::*;
-use crate::ops::testing::values;
+use crate::ops::testing::{on_threads, values};
 
 fn panels(level: Arch, b: &[f32], depth: usize, columns: usize) -> Panels {
     let source = Source { values: b, tap: 0, row: columns, column: 1 };
@@ -121,8 +121,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     let (m, k, n) = (301, 513, 67);
     let (a, b) = (values("a", 6, m * k), values("b", 7, k * n));
     let bits = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
             let mut out = vec![0.0; m * n];
             multiply(&mut out, a, &b.panels(), Write::Replace, Sums::Long);

@@ -193,7 +193,7 @@ mod tests {
     use candle_core::Var;
     use proptest::prelude::*;
 
-    use super::super::testing::{check_gradients, values};
+    use super::super::testing::{check_gradients, on_threads, values};
     use super::*;
 
     fn slow(x: &[f64], w: &[f64], b: Option<&Vec<f64>>, inputs: usize, outputs: usize) -> Vec<f64> {
@@ -278,8 +278,7 @@ mod tests {
 
     /// The result with a GELU, and the gradients of x and weight, on so many threads.
     fn results(threads: usize, [n, inputs, outputs]: [usize; 3]) -> [Vec<f32>; 3] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        on_threads(threads, || {
             let var = |name, r, c| {
                 Var::from_tensor(&tensor(values(name, 0, r * c), (r, c)).unwrap()).unwrap()
             };

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use test_support::assert_refused;
 
 use super::*;
-use crate::ops::testing::{check_gradients, values};
+use crate::ops::testing::{check_gradients, on_threads, values};
 
 fn labels(values: &[u32]) -> Tensor {
     Tensor::new(values, &Device::Cpu).unwrap()
@@ -165,8 +165,7 @@ proptest! {
         let y: Vec<u32> = (0..n).map(|i| (i * 7919 % classes) as u32).collect();
         let x = Var::from_vec(x, (n, classes), &Device::Cpu).unwrap();
         let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let loss = cross_entropy(&x, &labels(&y), 0.1).unwrap();
                 let grads = loss.backward().unwrap();
                 let gradient = grads.get(&x).unwrap().flatten_all().unwrap();

@@ -5,7 +5,7 @@ use crate::ops::kernel::{
     Columns, Epilogue, Matrix, Output, Panels, Rows, Source, Sums, Write, multiply, product,
 };
 use crate::ops::precision::round;
-use crate::ops::testing::values;
+use crate::ops::testing::{on_threads, values};
 
 fn panels(instructions: Instructions, source: Source<'_>, depth: usize, columns: usize) -> Panels {
     Panels::Bf16(Bf16Panels::pack(instructions, source, &[0], depth, columns))
@@ -144,8 +144,7 @@ fn bits_do_not_depend_on_the_number_of_threads_nor_on_the_block_of_a_row() {
     let (a, b) = (values("a", 8, m * k), values("b", 9, k * n));
     for instructions in Instructions::all() {
         let of_rows = |first: usize, threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let source = Source { values: &b, tap: 0, row: n, column: 1 };
                 let right = panels(instructions, source, k, n);
                 let mut out = vec![0.0; (m - first) * n];
