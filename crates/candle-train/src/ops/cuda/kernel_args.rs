@@ -13,7 +13,7 @@ use crate::Precision;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops) struct Address {
     pub(super) at: u64,
-    pub(super) dtype: DType,
+    pub(in crate::ops) dtype: DType,
 }
 
 /// The values of a contiguous tensor of a GPU, which must outlive what is enqueued with them.
