@@ -4,7 +4,7 @@ use crate::ops::math::{self, erf, exp, logistic};
 
 /// A function of one number. Both methods are `#[inline(always)]` and free of branches.
 pub(in crate::ops) trait Function: Copy + Send + Sync + 'static {
-    /// By which GPUs find their kernel, too.
+    /// Name in messages, by which GPUs find their kernel, too.
     const NAME: &'static str;
 
     fn value(self, x: f32) -> f32;
@@ -18,7 +18,7 @@ pub(in crate::ops) trait Function: Copy + Send + Sync + 'static {
         g * self.slope(x)
     }
 
-    /// The number that the function has beside x, as GPUs are told it.
+    /// Parameter of the function besides x, for kernels of GPUs.
     #[cfg(feature = "cuda")]
     fn parameter(self) -> f32 {
         0.0
@@ -27,7 +27,7 @@ pub(in crate::ops) trait Function: Copy + Send + Sync + 'static {
 
 /// max(x, 0).
 #[derive(Clone, Copy)]
-pub(super) struct Relu;
+pub(in crate::ops) struct Relu;
 
 impl Function for Relu {
     const NAME: &'static str = "relu";
@@ -143,7 +143,7 @@ impl Function for Hardswish {
 
 /// x Φ(x).
 #[derive(Clone, Copy)]
-pub(super) struct Gelu;
+pub(in crate::ops) struct Gelu;
 
 impl Gelu {
     /// The normal distribution function.
@@ -170,7 +170,7 @@ impl Function for Gelu {
 
 /// GELU by the tangent.
 #[derive(Clone, Copy)]
-pub(super) struct GeluTanh;
+pub(in crate::ops) struct GeluTanh;
 
 impl GeluTanh {
     const CUBIC: f32 = 0.044_715;

@@ -4,8 +4,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::Precision;
+use crate::ops::activation::{Function, Gelu, GeluTanh, Relu};
 use crate::ops::kernel::Epilogue;
-use crate::ops::math::{erf, exp, tanh};
 use crate::ops::precision::round_block;
 use crate::ops::simd::{vectorised, vectorised_for};
 
@@ -32,62 +32,6 @@ impl LinearActivation {
     pub(super) fn needs_its_input(self) -> bool {
         matches!(self, Self::Gelu | Self::GeluTanh)
     }
-
-    #[inline(always)]
-    fn value(self, z: f32) -> f32 {
-        match self {
-            Self::Identity => z,
-            // Not `max`, which would turn NaN into 0.
-            Self::Relu => {
-                if z < 0.0 {
-                    0.0
-                } else {
-                    z
-                }
-            }
-            Self::Gelu => z * normal_cdf(z),
-            Self::GeluTanh => 0.5 * z * (1.0 + inner_tanh(z)),
-        }
-    }
-
-    /// The gradient of z, or for a rectifier of a y, given that of the value.
-    #[inline(always)]
-    fn gradient(self, z: f32, g: f32) -> f32 {
-        match self {
-            Self::Identity => g,
-            // Not a product, which would turn an infinite gradient into NaN where the unit is
-            // closed.
-            Self::Relu => {
-                if z > 0.0 {
-                    g
-                } else {
-                    0.0
-                }
-            }
-            Self::Gelu => g * z.mul_add(0.398_942_3 * exp(-0.5 * z * z), normal_cdf(z)),
-            Self::GeluTanh => {
-                let t = inner_tanh(z);
-                let inner = SCALE * (3.0 * CUBIC * z).mul_add(z, 1.0);
-                g * (0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner)
-            }
-        }
-    }
-}
-
-/// The normal distribution function.
-#[inline(always)]
-fn normal_cdf(z: f32) -> f32 {
-    0.5 + 0.5 * erf(z * std::f32::consts::FRAC_1_SQRT_2)
-}
-
-const CUBIC: f32 = 0.044_715;
-/// sqrt(2 / π)
-const SCALE: f32 = 0.797_884_6;
-
-/// The tanh in GELU's approximation.
-#[inline(always)]
-fn inner_tanh(z: f32) -> f32 {
-    tanh(SCALE * z * (CUBIC * z).mul_add(z, 1.0))
 }
 
 /// Adds the bias, keeps the sum where it is wanted, and applies the activation; under a half
@@ -154,17 +98,17 @@ impl Finish<'_> {
 fn activate_block(values: &mut [f32], activation: LinearActivation) {
     // One loop per activation, so that each is vectorised.
     macro_rules! each {
-        ($activation:expr) => {
+        ($function:expr) => {
             for value in values.iter_mut() {
-                *value = $activation.value(*value);
+                *value = $function.value(*value);
             }
         };
     }
     match activation {
         LinearActivation::Identity => {}
-        LinearActivation::Relu => each!(LinearActivation::Relu),
-        LinearActivation::Gelu => each!(LinearActivation::Gelu),
-        LinearActivation::GeluTanh => each!(LinearActivation::GeluTanh),
+        LinearActivation::Relu => each!(Relu),
+        LinearActivation::Gelu => each!(Gelu),
+        LinearActivation::GeluTanh => each!(GeluTanh),
     }
 }
 
@@ -189,16 +133,16 @@ pub(super) fn pull_back(
 #[inline(always)]
 fn pull_back_block(dz: &mut [f32], z: &[f32], activation: LinearActivation) {
     macro_rules! each {
-        ($activation:expr) => {
+        ($function:expr) => {
             for (g, z) in dz.iter_mut().zip(z) {
-                *g = $activation.gradient(*z, *g);
+                *g = $function.gradient(*z, *g);
             }
         };
     }
     match activation {
         LinearActivation::Identity => {}
-        LinearActivation::Relu => each!(LinearActivation::Relu),
-        LinearActivation::Gelu => each!(LinearActivation::Gelu),
-        LinearActivation::GeluTanh => each!(LinearActivation::GeluTanh),
+        LinearActivation::Relu => each!(Relu),
+        LinearActivation::Gelu => each!(Gelu),
+        LinearActivation::GeluTanh => each!(GeluTanh),
     }
 }
