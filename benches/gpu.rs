@@ -174,7 +174,7 @@ every = "never"
 "#;
 
 /// Result of a measurement.
-struct Found {
+struct Measurement {
     seconds: f64,
     peak: Option<Bytes>,
 }
@@ -238,7 +238,12 @@ impl Work {
     }
 
     /// Trains for `steps` steps after `warm` others.
-    fn measure(&self, plan: Plan, device: &Device, (warm, steps): (usize, usize)) -> Result<Found> {
+    fn measure(
+        &self,
+        plan: Plan,
+        device: &Device,
+        (warm, steps): (usize, usize),
+    ) -> Result<Measurement> {
         // What the row before left is none of this one's.
         trim_gpu_memory(device)?;
         let plan = Arc::new(plan);
@@ -269,7 +274,7 @@ impl Work {
         (warm..warm + steps).try_for_each(&mut step)?;
         device.synchronize()?;
         let seconds = began.elapsed().as_secs_f64() / steps as f64;
-        Ok(Found { seconds, peak: take_gpu_peak(device)? })
+        Ok(Measurement { seconds, peak: take_gpu_peak(device)? })
     }
 
     fn rows(&self, device: &Device, name: &str, gpus: Option<&GpuFacts>, flags: &Flags) {
@@ -304,7 +309,7 @@ impl Work {
     }
 
     /// "812.3 images/s, 12.7 steps/s, 5.2 GiB, 1.43x fp32's speed, 71 % of its memory"
-    fn line(&self, batch: usize, found: &Found, exact: Option<&Found>) -> String {
+    fn line(&self, batch: usize, found: &Measurement, exact: Option<&Measurement>) -> String {
         let (unit, each) = self.unit;
         let (steps, memory) = (1.0 / found.seconds, found.peak.map(|peak| peak.0 as f64));
         let mut line = format!("{:.1} {unit}/s, {steps:.2} steps/s", (batch * each) as f64 * steps);

@@ -26,7 +26,7 @@ const TRIALS: usize = 3;
 const TRIES: usize = 3;
 
 /// Part of the comparisons of training that is made, where not all are.
-pub(crate) struct Only {
+pub(crate) struct Selection {
     pub(crate) shape: Option<Shape>,
     pub(crate) precision: Option<String>,
 }
@@ -55,7 +55,7 @@ struct Comparison {
 
 /// Runs the comparisons of the given names (all without one), and prints a line for each and a
 /// table of all.
-pub(crate) fn all(names: &[String], pairs: usize, only: &Only) {
+pub(crate) fn all(names: &[String], pairs: usize, only: &Selection) {
     let python = Python::open();
     let wanted = |comparison: &Comparison| {
         names.is_empty() || names.iter().any(|name| name == comparison.name)
@@ -132,7 +132,7 @@ pub(crate) fn names() -> Vec<&'static str> {
         .collect()
 }
 
-fn comparisons(python: &Python, only: &Only) -> Vec<Comparison> {
+fn comparisons(python: &Python, only: &Selection) -> Vec<Comparison> {
     let mut all = Vec::new();
     let is_wanted =
         |precision: &&str| only.precision.as_ref().is_none_or(|wanted| wanted == precision);

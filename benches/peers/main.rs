@@ -34,10 +34,10 @@ use work::{Shape, WORKS, Work};
 #[global_allocator]
 static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
 
-/// Words of the command line.
-struct Words(Vec<String>);
+/// Arguments of the command line.
+struct Args(Vec<String>);
 
-impl Words {
+impl Args {
     /// The number after `flag`.
     fn number(&self, flag: &str, default: f64) -> f64 {
         let at = self.0.iter().position(|word| word == flag);
@@ -68,7 +68,7 @@ impl Words {
 
 fn main() -> ExitCode {
     // Cargo adds `--bench`.
-    let words = Words(std::env::args().skip(1).filter(|word| word != "--bench").collect());
+    let words = Args(std::env::args().skip(1).filter(|word| word != "--bench").collect());
     let task = Task {
         repetitions: words.number("--repetitions", 3.0) as usize,
         seconds: words.number("--seconds", 2.0),
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         }
         Some("pairs") => {
             let Shape { ranks, threads, dtype } = words.shape();
-            let only = compare::Only {
+            let only = compare::Selection {
                 shape: words.has("--threads").then_some((ranks, threads)),
                 precision: words.has("--dtype").then_some(dtype),
             };
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn named(words: &Words) -> &'static Work {
+fn named(words: &Args) -> &'static Work {
     let name = words.0.get(1).map_or("", String::as_str);
     let known: Vec<&str> = WORKS.iter().map(|work| work.name).collect();
     Work::of(name).unwrap_or_else(|| panic!("no work is called `{name}`; there are {known:?}"))

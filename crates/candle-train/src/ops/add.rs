@@ -6,7 +6,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use half::bf16;
 
 use super::chain::apply;
-use super::element::{Element, Room};
+use super::element::{Element, WideBuffer};
 use super::operation::{Gradients, Input, Operation};
 use super::saved::Saved;
 use super::simd::{build, change_blocks, vectorised};
@@ -72,7 +72,7 @@ fn add_in_place<E: Element>(sum: &Tensor, gradient: &Tensor) -> Result<()> {
     read_numbers([gradient], |[gradient]| {
         overwrite(sum, |sum: &mut [E]| {
             change_blocks(sum, |start, sum| {
-                let mut room = Room::default();
+                let mut room = WideBuffer::default();
                 let gradient = gradient.read(start..start + sum.len(), &mut room);
                 E::change(sum, |sum| add_block(sum, gradient));
             });

@@ -18,7 +18,7 @@ pub(super) trait Element: WithDType + Default {
     fn nearest(value: f32) -> Self;
 
     /// The values, in `room` if they are not f32.
-    fn read<'a>(values: &'a [Self], room: &'a mut Room) -> &'a [f32];
+    fn read<'a>(values: &'a [Self], room: &'a mut WideBuffer) -> &'a [f32];
 
     /// Calls `change` with the values as f32, and keeps the nearest of what it leaves.
     fn change<R>(values: &mut [Self], change: impl FnOnce(&mut [f32]) -> R) -> R;
@@ -54,7 +54,7 @@ impl Numbers<'_> {
     }
 
     /// The numbers of `range` as f32, in `room` if they are bf16.
-    pub(super) fn read<'a>(&'a self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
+    pub(super) fn read<'a>(&'a self, range: Range<usize>, room: &'a mut WideBuffer) -> &'a [f32] {
         match self {
             Self::F32(values) => &values[range],
             Self::Bf16(values) => bf16::read(&values[range], room),
@@ -64,7 +64,7 @@ impl Numbers<'_> {
 
 /// Work memory for bf16 numbers as f32.
 #[derive(Default)]
-pub(super) struct Room(Option<Scratch>);
+pub(super) struct WideBuffer(Option<Scratch>);
 
 impl Element for f32 {
     #[inline(always)]
@@ -78,7 +78,7 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    fn read<'a>(values: &'a [Self], _: &'a mut Room) -> &'a [f32] {
+    fn read<'a>(values: &'a [Self], _: &'a mut WideBuffer) -> &'a [f32] {
         values
     }
 
@@ -111,7 +111,7 @@ impl Element for bf16 {
         Self::from_bits((to_bf16(value).to_bits() >> 16) as u16)
     }
 
-    fn read<'a>(values: &'a [Self], room: &'a mut Room) -> &'a [f32] {
+    fn read<'a>(values: &'a [Self], room: &'a mut WideBuffer) -> &'a [f32] {
         let wide = room.0.insert(Scratch::new(values.len()));
         convert(values, wide);
         wide
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn numbers_of_both_types_are_read_and_changed_as_f32() {
         let mut halves: Vec<bf16> = (0..100i16).map(|i| bf16::from_f32(f32::from(i))).collect();
-        let mut room = Room::default();
+        let mut room = WideBuffer::default();
         assert_eq!(bf16::read(&halves[3..5], &mut room), [3.0, 4.0]);
         assert_eq!(Numbers::Bf16(&halves).read(98..100, &mut room), [98.0, 99.0]);
         bf16::change(&mut halves[1..3], |values| values.iter_mut().for_each(|v| *v += 0.125));

@@ -131,7 +131,7 @@ impl InstanceNorm {
         }
         let mean = self.mean.clone();
         let scale = self.scale.clone();
-        chain::apply([forecast], Undo { mean, scale, sizes: [n, steps, series] })
+        chain::apply([forecast], Denormalise { mean, scale, sizes: [n, steps, series] })
     }
 }
 
@@ -157,13 +157,13 @@ fn standardise(row: &mut [f32], deviation: Deviation) -> (f32, f32) {
 }
 
 /// (n, series, time steps) -> (n, time steps, series), scaled and shifted.
-pub(super) struct Undo {
+pub(super) struct Denormalise {
     mean: Tensor,
     scale: Tensor,
     sizes: [usize; 3],
 }
 
-impl Operation for Undo {
+impl Operation for Denormalise {
     type Operands<T> = [T; 1];
 
     const NAME: &'static str = "instance-norm-undo";

@@ -7,7 +7,7 @@ use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::exp;
-use super::operation::{Gradients, Input, Kept, Operation};
+use super::operation::{Gradients, Input, Operation, SavedForBackward};
 use super::simd::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::storage::{read, tensor};
 
@@ -31,7 +31,7 @@ const PARALLEL_THRESHOLD: usize = 16;
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
     if labels.device().is_cuda() {
         let n = labels.dims1()?;
-        return apply(logits, Targets::Placed(labels.clone()), smoothing, n as f64);
+        return apply(logits, Targets::LabelsOnGpu(labels.clone()), smoothing, n as f64);
     }
     let labels = checked_labels(logits, labels)?;
     let counted = labels.iter().flatten().count();
@@ -161,7 +161,7 @@ pub(super) enum Targets {
     /// Classes; `None` does not count.
     Labels(Vec<Option<usize>>),
     /// Classes on the GPU, (n) u32.
-    Placed(Tensor),
+    LabelsOnGpu(Tensor),
     /// (n, classes), contiguous.
     Probabilities(Tensor),
 }
@@ -172,7 +172,7 @@ pub(super) struct CrossEntropy {
     /// Divisor of the sum of the losses.
     pub(super) divisor: f64,
     /// Numbers of each row that counts, which forward keeps for backward.
-    pub(super) rows: Kept<Vec<Option<Row>>>,
+    pub(super) rows: SavedForBackward<Vec<Option<Row>>>,
 }
 
 /// Numbers that turn the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the
@@ -185,7 +185,7 @@ pub(super) struct Row {
 }
 
 fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Result<Tensor> {
-    let op = CrossEntropy { targets, smoothing, divisor, rows: Kept::default() };
+    let op = CrossEntropy { targets, smoothing, divisor, rows: SavedForBackward::default() };
     chain::apply([logits], op)
 }
 
@@ -201,7 +201,7 @@ impl CrossEntropy {
                 };
                 Ok(rows.zip(labels).map(loss).collect())
             }
-            Targets::Placed(labels) => not_here(labels),
+            Targets::LabelsOnGpu(labels) => device_mismatch(labels),
             Targets::Probabilities(targets) => read([targets], |[targets]| {
                 let rows = rows.zip(targets.par_chunks_exact(classes));
                 Ok(rows.map(|(x, t)| counted(soft_loss(x, t, self.smoothing))).collect())
@@ -286,7 +286,7 @@ impl Operation for CrossEntropy {
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {
             Targets::Labels(_) => read([logits], |[x]| Ok(self.gradient(x, None, rows, scale)))?,
-            Targets::Placed(labels) => return not_here(labels),
+            Targets::LabelsOnGpu(labels) => return device_mismatch(labels),
             Targets::Probabilities(targets) => {
                 read([logits, targets], |[x, t]| Ok(self.gradient(x, Some(t), rows, scale)))?
             }
@@ -295,7 +295,7 @@ impl Operation for CrossEntropy {
     }
 }
 
-fn not_here<T>(labels: &Tensor) -> Result<T> {
+fn device_mismatch<T>(labels: &Tensor) -> Result<T> {
     bail!("labels on {:?} for logits that are not", labels.device().location())
 }
 

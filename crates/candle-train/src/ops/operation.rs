@@ -132,7 +132,7 @@ impl<T> List<T> for TwoOrThree<T> {
 }
 
 /// `items` as the operands of an operation.
-fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
+fn to_operands<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
     let n = items.len();
     match List::from_vec(items) {
         Some(list) => Ok(list),
@@ -148,7 +148,7 @@ pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage,
             return forward_by_cpu(op, operands);
         }
         let gpu = Gpu::of_tensor(first)?;
-        let (y, shape) = op.forward_on(&gpu, listed::<O, _>(operands.iter().collect())?)?;
+        let (y, shape) = op.forward_on(&gpu, to_operands::<O, _>(operands.iter().collect())?)?;
         return Ok((Storage::Cuda(y), shape));
     }
     let (y, shape) = forward_on_cpu(op, operands)?;
@@ -165,7 +165,7 @@ fn forward_on_cpu<O: Operation>(op: &O, operands: &[Tensor]) -> Result<(Vec<f32>
         };
         inputs.push(Input { values: slice(storage, layout)?, shape: layout.shape() });
     }
-    op.forward(listed::<O, _>(inputs)?)
+    op.forward(to_operands::<O, _>(inputs)?)
 }
 
 /// The result of `op`, which has no kernels, on the GPU of its operands: the CPU computes it, and
@@ -190,7 +190,8 @@ fn backward_by_cpu<O: Operation>(
     let y = y.to_device(&Device::Cpu)?;
     let on = dy.device();
     let dy = dy.to_device(&Device::Cpu)?;
-    let gradients = op.backward(listed::<O, _>(operands.iter().collect())?, &y, dy)?.into_vec();
+    let gradients =
+        op.backward(to_operands::<O, _>(operands.iter().collect())?, &y, dy)?.into_vec();
     let back = |gradient: Option<Tensor>| gradient.map(|dx| dx.to_device(on)).transpose();
     gradients.into_iter().map(back).collect()
 }
@@ -237,7 +238,7 @@ impl<O: OnGpu> Backward for O {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
-        let (operands, dy) = (listed::<O, _>(operands.to_vec())?, dy.contiguous()?);
+        let (operands, dy) = (to_operands::<O, _>(operands.to_vec())?, dy.contiguous()?);
         #[cfg(feature = "cuda")]
         if dy.device().is_cuda() {
             if !self.has_kernels() {
@@ -416,13 +417,13 @@ impl CustomOp3 for Node {
 }
 
 /// Values that forward keeps for backward, on the device that it ran on.
-pub(crate) struct Kept<T> {
+pub(crate) struct SavedForBackward<T> {
     on_cpu: OnceLock<T>,
     #[cfg(feature = "cuda")]
     on_gpu: OnceLock<Box<dyn std::any::Any + Send + Sync>>,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for SavedForBackward<T> {
     fn default() -> Self {
         Self {
             on_cpu: OnceLock::new(),
@@ -432,7 +433,7 @@ impl<T> Default for Kept<T> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> SavedForBackward<T> {
     /// Keeps it; forward runs once for each operation.
     pub(crate) fn keep(&self, found: T) {
         self.on_cpu.get_or_init(|| found);
@@ -442,7 +443,7 @@ impl<T> Kept<T> {
         self.on_cpu.get()
     }
 
-    /// [`Kept::keep`] on a GPU.
+    /// [`SavedForBackward::keep`] on a GPU.
     #[cfg(feature = "cuda")]
     pub(crate) fn keep_on_gpu<G: std::any::Any + Send + Sync>(&self, found: G) {
         self.on_gpu.get_or_init(|| Box::new(found));

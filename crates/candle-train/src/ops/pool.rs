@@ -5,8 +5,8 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::conv::{Rounding, Slides, Window};
-use super::element::{Element, Room};
-use super::operation::{Gradients, Input, Kept, Operation};
+use super::element::{Element, WideBuffer};
+use super::operation::{Gradients, Input, Operation, SavedForBackward};
 use super::saved::Saved;
 use super::scratch::{filled_blocks, zeros};
 use super::simd::{build_rows, vectorised};
@@ -31,7 +31,7 @@ pub fn max_pool2d_over(
     rounding: Rounding,
 ) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, slides, rounding)?;
-    let pool = MaxPool { windows, chosen: Kept::default() };
+    let pool = MaxPool { windows, chosen: SavedForBackward::default() };
     if is_held_in_bf16(x) {
         return chain::apply_held(x, pool, |pool, x| (pool.maxima(x), windows.output_shape()));
     }
@@ -178,7 +178,7 @@ impl Windows {
 pub(super) struct MaxPool {
     pub(super) windows: Windows,
     /// Place in its window of each maximum.
-    pub(super) chosen: Kept<Vec<u16>>,
+    pub(super) chosen: SavedForBackward<Vec<u16>>,
 }
 
 impl MaxPool {
@@ -208,7 +208,7 @@ impl MaxPool {
         let row = windows.ow * c;
         Ok(windows.gradient(|dx, index, ky| {
             let chosen = &chosen[index * row..][..row];
-            let mut room = Room::default();
+            let mut room = WideBuffer::default();
             let dy = E::read(&dy[index * row..][..row], &mut room);
             vectorised(
                 #[inline(always)]

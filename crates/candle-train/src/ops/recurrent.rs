@@ -13,7 +13,9 @@ use super::chain;
 use super::column_sums::column_sums;
 use super::kernel::{Matrix, Panels, Sums, Write, multiply};
 use super::math::{logistic, tanh};
-use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree, add_multiplications};
+use super::operation::{
+    Gradients, Input, Operation, SavedForBackward, TwoOrThree, add_multiplications,
+};
 use super::scratch::filled_blocks;
 use super::simd::vectorised;
 use super::storage::{read, tensor};
@@ -69,7 +71,7 @@ pub fn recurrent(
         reverse,
         dw: weight.destination(),
         db: bias.map(Weight::destination),
-        states: Kept::default(),
+        states: SavedForBackward::default(),
     };
     chain::apply(([gates, weight.tensor()], bias.map(Weight::tensor)), op)
 }
@@ -88,7 +90,7 @@ pub(super) struct Recurrent {
     reverse: bool,
     dw: Destination,
     db: Option<Destination>,
-    states: Kept<States>,
+    states: SavedForBackward<States>,
 }
 
 /// Values of all steps that backward needs.

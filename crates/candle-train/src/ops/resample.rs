@@ -130,7 +130,7 @@ impl Resample {
     }
 
     /// Height and width of what is made.
-    fn made(&self) -> [usize; 2] {
+    fn output_size(&self) -> [usize; 2] {
         [self.rows.parts.len(), self.columns.parts.len()]
     }
 
@@ -160,7 +160,7 @@ impl Operation for Resample {
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let (n, h, w, c) = x.shape.dims4()?;
-        let [rows, columns] = self.made();
+        let [rows, columns] = self.output_size();
         let mut y = zeros(n * rows * columns * c);
         y.par_chunks_mut((columns * c).max(1)).enumerate().for_each(|(index, y)| {
             let image = &x.values[index / rows * h * w * c..][..h * w * c];
@@ -176,7 +176,7 @@ impl Operation for Resample {
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (_, h, w, c) = x.dims4()?;
-        let [rows, columns] = self.made();
+        let [rows, columns] = self.output_size();
         let mut dx = zeros(x.elem_count());
         read([&dy], |[dy]| {
             let images = dx.par_chunks_mut((h * w * c).max(1));

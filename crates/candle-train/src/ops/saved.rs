@@ -4,7 +4,7 @@
 use candle_core::{CpuStorage, Shape, Storage, Tensor, op::BackpropOp};
 use half::bf16;
 
-use super::element::{Numbers, Room, convert, widened};
+use super::element::{Numbers, WideBuffer, convert, widened};
 use super::precision::round;
 use super::scratch::{Scratch, filled_blocks, lengths};
 use super::simd::{BLOCK, build};
@@ -39,7 +39,7 @@ impl Saved {
     /// A copy, held as `held`.
     pub(super) fn copy_of(numbers: Numbers<'_>, held: Precision) -> Self {
         Self::filled(numbers.len(), BLOCK, held, |start, copy| {
-            let mut room = Room::default();
+            let mut room = WideBuffer::default();
             copy.copy_from_slice(numbers.read(start..start + copy.len(), &mut room));
         })
     }

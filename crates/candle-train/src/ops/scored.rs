@@ -6,7 +6,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use super::chain;
 use super::cuda::{self, Found, Gpu};
 use super::loss::{Targets, checked};
-use super::operation::{Gradients, Kept, OnGpu, Operation};
+use super::operation::{Gradients, OnGpu, Operation, SavedForBackward};
 
 /// [`super::cross_entropy`] of logits (..., classes), f32 on a GPU, which are the caller's to give
 /// away: they may be written over, and no other operation that learns may use them. Loss, right
@@ -24,7 +24,7 @@ pub fn cross_entropy_scored(
     let divisor = counted.max(1) as f64;
     let found = found.clone();
     let is_learnt = logits.track_op();
-    let gradient = Kept::default();
+    let gradient = SavedForBackward::default();
     chain::extended(logits, |in_place| ScoredCrossEntropy {
         targets,
         smoothing,
@@ -62,7 +62,7 @@ fn targets(logits: &Tensor, labels: &Tensor) -> Result<(Targets, usize)> {
     }
     if labels.device().is_cuda() {
         let n = labels.elem_count();
-        return Ok((Targets::Placed(labels), n));
+        return Ok((Targets::LabelsOnGpu(labels), n));
     }
     let labels = checked((labels.elem_count(), classes), &labels)?;
     let counted = labels.iter().flatten().count();
@@ -81,7 +81,7 @@ struct ScoredCrossEntropy {
     /// True if the gradient takes the place of the logits.
     in_place: bool,
     /// Otherwise it is here.
-    gradient: Kept<()>,
+    gradient: SavedForBackward<()>,
 }
 
 impl Operation for ScoredCrossEntropy {

@@ -24,7 +24,7 @@ pub(super) struct PaddedShortcut {
 
 impl PaddedShortcut {
     /// Rows, columns and first channel of what is made of an image.
-    fn made(&self, (_, h, w, c): (usize, usize, usize, usize)) -> [usize; 3] {
+    fn output_layout(&self, (_, h, w, c): (usize, usize, usize, usize)) -> [usize; 3] {
         [h.div_ceil(self.stride), w.div_ceil(self.stride), (self.channels - c) / 2]
     }
 
@@ -32,7 +32,7 @@ impl PaddedShortcut {
     #[cfg(any(test, feature = "cuda"))]
     pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let (x, (n, h, w, c)) = (x.detach(), x.dims4()?);
-        let ([oh, ow, first], s) = (self.made((n, h, w, c)), self.stride);
+        let ([oh, ow, first], s) = (self.output_layout((n, h, w, c)), self.stride);
         let x = x.pad_with_zeros(1, 0, oh * s - h)?.pad_with_zeros(2, 0, ow * s - w)?;
         let x = x.reshape((n, oh, s, ow, s * c))?.narrow(2, 0, 1)?.narrow(4, 0, c)?;
         let x = x.contiguous()?.reshape((n, oh, ow, c))?;
@@ -43,7 +43,7 @@ impl PaddedShortcut {
     #[cfg(any(test, feature = "cuda"))]
     pub(super) fn composed_gradient(&self, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let (n, h, w, c) = x.dims4()?;
-        let ([oh, ow, first], s) = (self.made((n, h, w, c)), self.stride);
+        let ([oh, ow, first], s) = (self.output_layout((n, h, w, c)), self.stride);
         let dy = dy.detach().narrow(3, first, c)?.contiguous()?.reshape((n, oh, 1, ow, c))?;
         let dx = dy.pad_with_zeros(4, 0, (s - 1) * c)?.pad_with_zeros(2, 0, s - 1)?;
         dx.reshape((n, oh * s, ow * s, c))?.narrow(1, 0, h)?.narrow(2, 0, w)?.contiguous()
@@ -57,7 +57,7 @@ impl Operation for PaddedShortcut {
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let (n, h, w, c) = x.shape.dims4()?;
-        let [rows, columns, first] = self.made((n, h, w, c));
+        let [rows, columns, first] = self.output_layout((n, h, w, c));
         let y = build_rows(n * rows * columns * self.channels, self.channels, |start, y| {
             for (i, y) in y.chunks_exact_mut(self.channels).enumerate() {
                 let pixel = start / self.channels + i;
@@ -72,7 +72,7 @@ impl Operation for PaddedShortcut {
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (n, h, w, c) = x.dims4()?;
-        let ([rows, columns, first], stride) = (self.made((n, h, w, c)), self.stride);
+        let ([rows, columns, first], stride) = (self.output_layout((n, h, w, c)), self.stride);
         let dx = read([&dy], |[dy]| {
             Ok(build_rows(n * h * w * c, c, |start, dx| {
                 for (i, dx) in dx.chunks_exact_mut(c).enumerate() {

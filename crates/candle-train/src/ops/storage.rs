@@ -115,7 +115,7 @@ pub(super) fn with_vector_of<E: Element, R>(
 }
 
 /// The values of a contiguous tensor that is not read again.
-pub(super) fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
+pub(super) fn take_storage(x: &Tensor) -> Result<(Storage, Shape)> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return Ok((Storage::Cuda(take_from_gpu(x)?), x.shape().clone()));

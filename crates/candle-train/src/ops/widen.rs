@@ -9,7 +9,7 @@ use candle_core::{DType, Result, Tensor};
 use super::chain;
 use super::operation::{Gradients, Operation};
 use super::saved::Saved;
-use super::storage::{read_numbers, taken};
+use super::storage::{read_numbers, take_storage};
 use crate::Precision;
 
 /// x as f32: itself, unless it is in half precision.
@@ -22,7 +22,7 @@ pub fn widen(x: &Tensor) -> Result<Tensor> {
     }
     let x = x.contiguous()?;
     let wide = with_type(&x, DType::F32)?;
-    chain::node(&[&x], taken(&wide)?, Box::new(Widen))
+    chain::node(&[&x], take_storage(&wide)?, Box::new(Widen))
 }
 
 /// True if x holds bf16 or f16.

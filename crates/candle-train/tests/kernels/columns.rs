@@ -25,7 +25,7 @@ const PER_CHUNK: usize = 40;
 const CHUNKS: usize = 3;
 
 /// Results of the kernels.
-struct Found {
+struct BatchNormResults {
     mean: Vec<f32>,
     variance: Vec<f32>,
     y: Vec<f32>,
@@ -81,7 +81,7 @@ impl Case {
     }
 
     /// There and back with values of a kind.
-    fn run(&self, gpu: &Emulator, kind: &'static str) -> Found {
+    fn run(&self, gpu: &Emulator, kind: &'static str) -> BatchNormResults {
         let c = self.c;
         let mut x = Typed::new(kind, &self.x);
         let mut residual = self.residual.as_ref().map(|residual| Typed::new(kind, residual));
@@ -111,7 +111,7 @@ impl Case {
         let arguments = vec![dy.arg(), x.arg(), In(&mean), In(&slopes), gate, dx.arg()];
         self.launch(gpu, "batch_norm_pull", kind, arguments);
         let (y, g, dx) = (y.values(), dy.values(), dx.values());
-        Found { mean, variance, y, g, of_gamma, of_beta, dx }
+        BatchNormResults { mean, variance, y, g, of_gamma, of_beta, dx }
     }
 }
 

@@ -158,19 +158,19 @@ pub struct Misfit {
 /// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
 /// put before them. Names of another library become the model's.
 pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, Misfit> {
-    let mut comparing = Comparing::new(renamed(wanted, header), strict);
-    comparing.take_aliases(wanted);
-    let is_conv1d = comparing.is_conv1d(wanted);
+    let mut comparison = Comparison::new(renamed(wanted, header), strict);
+    comparison.take_aliases(wanted);
+    let is_conv1d = comparison.is_conv1d(wanted);
     for (name, shape) in &wanted.tensors {
         let grid = wanted.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
-        let origin = comparing.take(name, shape, grid, is_conv1d);
-        comparing.fit.origins.push(origin);
+        let origin = comparison.take(name, shape, grid, is_conv1d);
+        comparison.fit.origins.push(origin);
     }
     for name in &wanted.counters {
-        let key = comparing.take_counter(name);
-        comparing.fit.counters.push(key);
+        let key = comparison.take_counter(name);
+        comparison.fit.counters.push(key);
     }
-    comparing.finish()
+    comparison.finish()
 }
 
 /// The key of a tensor without what wrappers put into it.
@@ -239,14 +239,14 @@ fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<Strin
 }
 
 /// A comparison under way: the rest of the file, and the differences so far.
-struct Comparing<'a> {
+struct Comparison<'a> {
     file: BTreeMap<String, (&'a str, &'a Held)>,
     strict: Strict<'a>,
     fit: Fit,
     misfit: Misfit,
 }
 
-impl<'a> Comparing<'a> {
+impl<'a> Comparison<'a> {
     fn new(file: BTreeMap<String, (&'a str, &'a Held)>, strict: Strict<'a>) -> Self {
         Self { file, strict, fit: Fit::default(), misfit: Misfit::default() }
     }

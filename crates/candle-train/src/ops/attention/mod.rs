@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::kernel::Format;
-use super::operation::{Gradients, Input, Kept, Operation, add_multiplications};
+use super::operation::{Gradients, Input, Operation, SavedForBackward, add_multiplications};
 use super::precision::{operand_of, round_block};
 use super::scratch::zeros;
 use super::simd::build_rows;
@@ -60,7 +60,7 @@ pub fn attention_within(
         bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
     }
     let op = Heads::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
-    chain::apply([q, k, v], Apart(op.within(lengths)?))
+    chain::apply([q, k, v], SeparateQkv(op.within(lengths)?))
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
@@ -79,7 +79,7 @@ pub fn attention_packed_within(
         bail!("queries, keys and values in {columns} columns");
     }
     let op = Heads::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
-    chain::apply([qkv], Packed(op.within(lengths)?))
+    chain::apply([qkv], PackedQkv(op.within(lengths)?))
 }
 
 /// Batch, queries, keys and width.
@@ -97,7 +97,7 @@ struct Heads {
     /// Keys that the queries of each sample see; all of them if it is empty.
     lengths: Vec<usize>,
     /// Logarithm of the sum of exponentials of each (batch, head, query).
-    log_sums: Option<Kept<Vec<f32>>>,
+    log_sums: Option<SavedForBackward<Vec<f32>>>,
 }
 
 /// One operand: (b, length, columns), of which the heads' values begin at column `first`.
@@ -121,7 +121,7 @@ impl Heads {
             bail!("a dropout probability of {p}");
         }
         add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
-        let log_sums = tracked.then(Kept::default);
+        let log_sums = tracked.then(SavedForBackward::default);
         Ok(Self { attention, sizes, lengths: Vec::new(), log_sums })
     }
 
@@ -195,7 +195,7 @@ impl Heads {
     /// Gradients of queries, keys and values, each (b, heads, length, d).
     fn backward(&self, operands: [Operand<'_>; 3], y: &[f32], dy: &[f32]) -> Result<[Vec<f32>; 3]> {
         let Sizes { b, t, s, w } = self.sizes;
-        let Some(log_sums) = self.log_sums.as_ref().and_then(Kept::get) else {
+        let Some(log_sums) = self.log_sums.as_ref().and_then(SavedForBackward::get) else {
             bail!("attention kept nothing for its backward")
         };
         let mut gradients = [zeros(b * t * w), zeros(b * s * w), zeros(b * s * w)];
@@ -244,9 +244,9 @@ impl Heads {
     }
 }
 
-struct Apart(Heads);
+struct SeparateQkv(Heads);
 
-impl Operation for Apart {
+impl Operation for SeparateQkv {
     type Operands<T> = [T; 3];
 
     const NAME: &'static str = "attention";
@@ -270,9 +270,9 @@ impl Operation for Apart {
     }
 }
 
-struct Packed(Heads);
+struct PackedQkv(Heads);
 
-impl Operation for Packed {
+impl Operation for PackedQkv {
     type Operands<T> = [T; 1];
 
     const NAME: &'static str = "attention-packed";

@@ -2,9 +2,9 @@
 
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
-use super::{Apart, Heads, Packed, Sizes};
+use super::{Heads, PackedQkv, SeparateQkv, Sizes};
 use crate::ops::cuda::{self, Address, Attend, Gpu, Mask, Operand, Outcome};
-use crate::ops::operation::{Gradients, Kept, OnGpu};
+use crate::ops::operation::{Gradients, OnGpu, SavedForBackward};
 
 impl Heads {
     /// The kernels know no lengths.
@@ -56,14 +56,14 @@ impl Heads {
         [y, dy]: [&Tensor; 2],
         out: [Operand; 3],
     ) -> Result<()> {
-        let log_sums = self.log_sums.as_ref().and_then(Kept::on_gpu::<Tensor>);
+        let log_sums = self.log_sums.as_ref().and_then(SavedForBackward::on_gpu::<Tensor>);
         let log_sums = log_sums.map(cuda::of_tensor).transpose()?;
         let outcome = Outcome { y: cuda::of_tensor(y)?, log_sums, dy: cuda::of_tensor(dy)? };
         self.on_gpu(gpu).backward(operands, outcome, out)
     }
 }
 
-impl OnGpu for Apart {
+impl OnGpu for SeparateQkv {
     fn has_kernels(&self) -> bool {
         self.0.has_kernels()
     }
@@ -92,7 +92,7 @@ impl OnGpu for Apart {
     }
 }
 
-impl OnGpu for Packed {
+impl OnGpu for PackedQkv {
     fn has_kernels(&self) -> bool {
         self.0.has_kernels()
     }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::sync::{Extent, Moments};
 use super::{Activation, BatchStatistics};
-use crate::ops::element::{Element, Numbers, Room};
+use crate::ops::element::{Element, Numbers, WideBuffer};
 use crate::ops::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 
 /// Rows per block.
@@ -60,7 +60,7 @@ pub(in crate::ops) fn moments(x: Numbers<'_>, c: usize) -> Moments {
     let n = x.len();
     let block = ROWS * c;
     let of_block = |i: usize| {
-        let mut room = Room::default();
+        let mut room = WideBuffer::default();
         block_moments(x.read(i * block..n.min((i + 1) * block), &mut room), c)
     };
     let parts: Vec<Moments> = (0..n.div_ceil(block)).into_par_iter().map(of_block).collect();

@@ -15,7 +15,7 @@ use half::bf16;
 
 use super::add::{add_to, copied};
 use super::operation::{Backward, List, OnGpu, forward, in_graph};
-use super::storage::{read_of, same_storage, taken};
+use super::storage::{read_of, same_storage, take_storage};
 use super::widen::widen;
 #[cfg(any(feature = "cuda", test))]
 use super::widen::{Widen, is_half};
@@ -29,7 +29,7 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
     if TAPE.with_borrow(Option::is_some) {
         return f(x);
     }
-    let (y, links) = recorded(x, f)?;
+    let (y, links) = record_chain(x, f)?;
     if !y.track_op() || y.id() == x.id() {
         return Ok(y);
     }
@@ -88,7 +88,7 @@ fn closed(x: TensorId, operand: &Tensor, y: &Tensor, links: Vec<Link>) -> Result
     let links = Mutex::new(links);
     let operand = operand.clone();
     let chain = Arc::new(Chain { x, operand, links, result: OnceLock::new() });
-    let result = in_graph(&[&chain.operand], taken(y)?, Box::new(chain.clone()))?;
+    let result = in_graph(&[&chain.operand], take_storage(y)?, Box::new(chain.clone()))?;
     chain.result.get_or_init(|| result.id());
     LAST.set(Arc::downgrade(&chain));
     Ok(result)
@@ -100,7 +100,7 @@ pub(crate) fn apply<O: OnGpu>(operands: O::Operands<&Tensor>, op: O) -> Result<T
     let operands = operands.into_vec();
     let operands: Vec<Tensor> =
         operands.into_iter().map(Tensor::contiguous).collect::<Result<_>>()?;
-    let operands = as_taken(&op, &operands)?;
+    let operands = to_accepted_types(&op, &operands)?;
     let result = forward(&op, &operands)?;
     node(&operands.iter().collect::<Vec<_>>(), result, Box::new(op))
 }
@@ -118,7 +118,7 @@ pub(crate) fn apply_held<O: OnGpu>(
 
 /// Operands of a type that `op` takes: f32, or on a GPU half precision.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs ask it"))]
-fn as_taken<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+fn to_accepted_types<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     #[cfg(feature = "cuda")]
     if op.takes_half() && operands.iter().all(|x| x.device().is_cuda()) {
         return Ok(operands.to_vec());
@@ -206,7 +206,10 @@ impl Gradients {
 }
 
 /// Result of `f(x)`, and the links that it recorded.
-fn recorded(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<(Tensor, Vec<Link>)> {
+fn record_chain(
+    x: &Tensor,
+    f: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<(Tensor, Vec<Link>)> {
     /// Ends the recording on every path.
     struct End;
     impl Drop for End {

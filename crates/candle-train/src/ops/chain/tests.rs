@@ -7,7 +7,7 @@ use candle_core::Device;
 use super::*;
 use crate::Precision;
 use crate::ops::loss::{CrossEntropy, Targets};
-use crate::ops::operation::Kept;
+use crate::ops::operation::SavedForBackward;
 use crate::ops::testing::{flat, values};
 use crate::ops::{
     Attention, GradientSink, LinearActivation, Uses, Weight, WeightUse, add, attention_packed,
@@ -153,7 +153,7 @@ fn classified(goes_on: bool, is_x_learnt: bool, ends_in_relu: bool) -> Result<(O
     let op = |may| {
         in_place = may;
         let targets = Targets::Labels(labels);
-        CrossEntropy { targets, smoothing: 0.1, divisor: 5.0, rows: Kept::default() }
+        CrossEntropy { targets, smoothing: 0.1, divisor: 5.0, rows: SavedForBackward::default() }
     };
     let loss = if goes_on { extended(&logits, op)? } else { apply([&logits], op(false))? };
     let store = (&loss * 3.0)?.backward()?;
@@ -183,7 +183,7 @@ fn a_result_that_a_chain_went_on_with_has_no_other_use() -> Result<()> {
     let logits = chain(&x, |x| linear(x, &weight, None, Precision::Fp32))?;
     let op = |_| {
         let targets = Targets::Labels(vec![Some(1)]);
-        CrossEntropy { targets, smoothing: 0.0, divisor: 1.0, rows: Kept::default() }
+        CrossEntropy { targets, smoothing: 0.0, divisor: 1.0, rows: SavedForBackward::default() }
     };
     extended(&logits, op)?;
     let other = logits.sum_all()?.backward();

@@ -16,7 +16,7 @@ use crate::{Convolutions, Precision};
 
 /// The ways to compute a convolution and its gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     /// Products of row slices: any shape.
     Direct,
     /// Fewer multiplications for 3x3 kernels of stride 1.
@@ -29,7 +29,7 @@ pub(super) enum Way {
 /// rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Algorithm {
-    pub(super) way: Way,
+    pub(super) method: Method,
     pub(super) precision: Precision,
 }
 
@@ -40,25 +40,25 @@ impl Algorithm {
         let is_transformed = winograd::applies(g)
             && convolutions == Convolutions::Fast
             && !Format::of(precision).outruns_transforms();
-        let way = match () {
-            () if depthwise::applies(g) => Way::Depthwise,
-            () if is_transformed => Way::Winograd,
-            () => Way::Direct,
+        let method = match () {
+            () if depthwise::applies(g) => Method::Depthwise,
+            () if is_transformed => Method::Winograd,
+            () => Method::Direct,
         };
-        Self { way, precision }
+        Self { method, precision }
     }
 
     /// Format of the products: only the direct algorithm multiplies other numbers than f32.
     fn format(self) -> Format {
-        match self.way {
-            Way::Direct => Format::of(self.precision),
-            Way::Winograd | Way::Depthwise => Format::F32,
+        match self.method {
+            Method::Direct => Format::of(self.precision),
+            Method::Winograd | Method::Depthwise => Format::F32,
         }
     }
 
     /// True if images and weights are rounded on the way, and so neither before nor after.
     fn rounds_on_the_way(self) -> bool {
-        self.way == Way::Winograd && self.precision == Precision::Bf16
+        self.method == Method::Winograd && self.precision == Precision::Bf16
     }
 
     /// Rounding on the way where the result is not rounded.
@@ -87,20 +87,20 @@ impl Algorithm {
 
     /// The sums of [`Algorithm::forward`], not rounded.
     pub(super) fn sums(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        match self.way {
-            Way::Direct => direct::forward(g, x, weight, self.format(), ()),
-            Way::Winograd => winograd::forward(g, x, weight, self.rounding_of_operands()),
-            Way::Depthwise => depthwise::forward(g, x, weight),
+        match self.method {
+            Method::Direct => direct::forward(g, x, weight, self.format(), ()),
+            Method::Winograd => winograd::forward(g, x, weight, self.rounding_of_operands()),
+            Method::Depthwise => depthwise::forward(g, x, weight),
         }
     }
 
     /// y (n, oh, ow, co) of [`Algorithm::operand`]s.
     pub(super) fn forward(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        match self.way {
-            Way::Direct if g.groups == 1 => {
+        match self.method {
+            Method::Direct if g.groups == 1 => {
                 direct::forward(g, x, weight, self.format(), Round(self.precision))
             }
-            Way::Winograd if self.rounds_on_the_way() => {
+            Method::Winograd if self.rounds_on_the_way() => {
                 winograd::forward(g, x, weight, Rounding::OperandsAndResult)
             }
             _ => self.rounded(self.sums(g, x, weight)),
@@ -118,15 +118,15 @@ impl Algorithm {
         see: impl Fn(&[f32]) -> R + Sync,
     ) -> (Saved, Option<Vec<R>>) {
         const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
-        let near = match (self.way, x) {
-            (Way::Direct, x) => self.direct_saved(g, x, weight, |pixels| {
+        let near = match (self.method, x) {
+            (Method::Direct, x) => self.direct_saved(g, x, weight, |pixels| {
                 round_block(pixels, self.precision);
                 see(pixels)
             }),
-            (Way::Winograd, Operand::F32(x)) if self.precision != Precision::Fp16 => {
+            (Method::Winograd, Operand::F32(x)) if self.precision != Precision::Fp16 => {
                 return winograd::forward_saved(g, x, weight, self.precision, ROWS, see);
             }
-            (Way::Winograd, Operand::Bf16(x)) => {
+            (Method::Winograd, Operand::Bf16(x)) => {
                 return winograd::forward_saved(g, x, weight, self.precision, ROWS, see);
             }
             _ => None,
@@ -150,9 +150,9 @@ impl Algorithm {
             add_bias(pixels, bias);
             round_block(pixels, self.precision);
         };
-        let near = match self.way {
-            Way::Direct => self.direct_saved(g, x, weight, add),
-            Way::Winograd | Way::Depthwise => None,
+        let near = match self.method {
+            Method::Direct => self.direct_saved(g, x, weight, add),
+            Method::Winograd | Method::Depthwise => None,
         };
         if let Some((y, _)) = near {
             return y;
@@ -209,16 +209,20 @@ impl Algorithm {
         held: Precision,
     ) -> Saved {
         let format = self.format();
-        match (self.way, dy) {
-            (Way::Direct, Operand::F32(dy)) => direct::backward_data(g, dy, weight, format, held),
-            (Way::Direct, Operand::Bf16(dy)) => direct::backward_data(g, dy, weight, format, held),
-            (Way::Winograd, Operand::F32(dy)) => {
+        match (self.method, dy) {
+            (Method::Direct, Operand::F32(dy)) => {
+                direct::backward_data(g, dy, weight, format, held)
+            }
+            (Method::Direct, Operand::Bf16(dy)) => {
+                direct::backward_data(g, dy, weight, format, held)
+            }
+            (Method::Winograd, Operand::F32(dy)) => {
                 winograd::backward_data(g, dy, weight, rounding, held)
             }
-            (Way::Winograd, Operand::Bf16(dy)) => {
+            (Method::Winograd, Operand::Bf16(dy)) => {
                 winograd::backward_data(g, dy, weight, rounding, held)
             }
-            (Way::Depthwise, dy) => {
+            (Method::Depthwise, dy) => {
                 Saved::new(depthwise::backward_data(g, &dy.wide(), weight), held)
             }
         }
@@ -231,7 +235,7 @@ impl Algorithm {
         x: &Operand<'_>,
         dy: &Operand<'_>,
     ) -> Vec<f32> {
-        if self.way == Way::Depthwise {
+        if self.method == Method::Depthwise {
             return self.rounded(depthwise::backward_weight(g, &x.wide(), &dy.wide()));
         }
         self.rounded(match (x, dy) {
@@ -243,8 +247,8 @@ impl Algorithm {
     }
 
     fn weight_gradient<X: Factor, D: Factor>(self, g: &Geometry, x: &[X], dy: &[D]) -> Vec<f32> {
-        match self.way {
-            Way::Winograd => winograd::backward_weight(g, x, dy, self.rounding_of_operands()),
+        match self.method {
+            Method::Winograd => winograd::backward_weight(g, x, dy, self.rounding_of_operands()),
             _ => direct_gradient::backward_weight(g, x, dy, self.format()),
         }
     }

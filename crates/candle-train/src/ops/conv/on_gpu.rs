@@ -129,7 +129,7 @@ pub(super) fn conv_batch_norm(
     layer: &ConvNorm<'_>,
     conv: Conv,
 ) -> Result<(Tensor, BatchStatistics)> {
-    let x = &as_taken(x, conv.precision)?;
+    let x = &to_accepted_type(x, conv.precision)?;
     let gpu = Gpu::of_tensor(x)?;
     let weight = layer.weight.tensor();
     let sizes = (conv.geometry.pixels(), conv.geometry.co);
@@ -144,7 +144,7 @@ pub(super) fn conv_batch_norm(
 }
 
 /// x in a type that a convolution of this precision reads.
-fn as_taken(x: &Tensor, precision: Precision) -> Result<Tensor> {
+fn to_accepted_type(x: &Tensor, precision: Precision) -> Result<Tensor> {
     match precision {
         Precision::Fp32 => widen(x),
         Precision::Bf16 | Precision::Fp16 => Ok(x.clone()),

@@ -9,7 +9,7 @@ use super::super::batch_norm::{Activation, batch_norm};
 use super::super::storage::tensor;
 use super::super::testing::{Collected, check_weights, flat, on_threads, values};
 use super::super::weight::{GradientSink, Uses, WeightUse};
-use super::algorithm::{Operand, Way};
+use super::algorithm::{Method, Operand};
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
@@ -19,16 +19,16 @@ const FAST: ConvOptions = ConvOptions {
     convolutions: Convolutions::Fast,
 };
 
-const ALL: [Way; 3] = [Way::Direct, Way::Winograd, Way::Depthwise];
+const ALL: [Method; 3] = [Method::Direct, Method::Winograd, Method::Depthwise];
 
-fn applies(way: Way, g: &Geometry) -> bool {
-    match way {
-        Way::Direct => true,
-        Way::Winograd => {
+fn applies(method: Method, g: &Geometry) -> bool {
+    match method {
+        Method::Direct => true,
+        Method::Winograd => {
             (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
                 && g.padding < [3, 3]
         }
-        Way::Depthwise => depthwise::applies(g),
+        Method::Depthwise => depthwise::applies(g),
     }
 }
 
@@ -84,8 +84,8 @@ impl Case {
         }
     }
 
-    fn compute(&self, way: Way, precision: Precision) -> [Vec<f32>; 3] {
-        let algorithm = Algorithm { way, precision };
+    fn compute(&self, method: Method, precision: Precision) -> [Vec<f32>; 3] {
+        let algorithm = Algorithm { method, precision };
         let [x, r] = [&self.x, &self.r].map(|values| Operand::F32(values.into()));
         [
             algorithm.forward(&self.g, &self.x, &self.w),
@@ -95,8 +95,8 @@ impl Case {
     }
 
     /// The same of operands and results that are held in bf16.
-    fn compute_held(&self, way: Way) -> [Vec<f32>; 3] {
-        let algorithm = Algorithm { way, precision: Precision::Bf16 };
+    fn compute_held(&self, method: Method) -> [Vec<f32>; 3] {
+        let algorithm = Algorithm { method, precision: Precision::Bf16 };
         let [x, r] = [&self.x, &self.r].map(|values| {
             values.iter().map(|value| half::bf16::from_f32(*value)).collect::<Vec<_>>()
         });
@@ -108,9 +108,9 @@ impl Case {
     }
 
     /// Largest errors of y, dx and dw, relative to the root mean square of the exact values.
-    fn errors(&self, way: Way) -> [f64; 3] {
+    fn errors(&self, method: Method) -> [f64; 3] {
         let exact = exact(&self.g, &self.x, &self.w, &self.r);
-        let found = self.compute(way, Precision::Fp32);
+        let found = self.compute(method, Precision::Fp32);
         std::array::from_fn(|i| {
             let (exact, found) = (&exact[i], &found[i]);
             assert_eq!(exact.len(), found.len());
@@ -124,13 +124,13 @@ impl Case {
 
     /// Largest errors of bf16 values, relative to the exact ones of rounded operands, or to their
     /// root mean square where that is larger.
-    fn bf16_errors(&self, way: Way) -> [f64; 3] {
+    fn bf16_errors(&self, method: Method) -> [f64; 3] {
         let held = |values: &[f32]| rounded(values, Precision::Bf16).into_owned();
         let (x, w, r) = (held(&self.x), held(&self.w), held(&self.r));
         let case = Self { g: self.g, x, w, r };
         let exact = exact(&case.g, &case.x, &case.w, &case.r);
-        let found = case.compute(way, Precision::Bf16);
-        assert!(found == case.compute_held(way), "{way:?}: as f32, and held in bf16");
+        let found = case.compute(method, Precision::Bf16);
+        assert!(found == case.compute_held(method), "{method:?}: as f32, and held in bf16");
         std::array::from_fn(|i| {
             let (exact, found) = (&exact[i], &found[i]);
             let rms = (exact.iter().map(|v| v * v).sum::<f64>() / exact.len() as f64).sqrt();
@@ -176,14 +176,14 @@ proptest! {
 
     #[test]
     fn every_algorithm_agrees_with_sums_in_f64(case in case()) {
-        for way in ALL.into_iter().filter(|way| applies(*way, &case.g)) {
-            let bound = if way == Way::Winograd { 1e-4 } else { 2e-5 };
-            for error in case.errors(way) {
-                prop_assert!(error < bound, "{way:?}: {error:e}");
+        for method in ALL.into_iter().filter(|method| applies(*method, &case.g)) {
+            let bound = if method == Method::Winograd { 1e-4 } else { 2e-5 };
+            for error in case.errors(method) {
+                prop_assert!(error < bound, "{method:?}: {error:e}");
             }
-            for error in case.bf16_errors(way) {
+            for error in case.bf16_errors(method) {
                 // Half of the last of eight digits.
-                prop_assert!(error < 1.0 / 250.0, "bf16 {way:?}: {error:e}");
+                prop_assert!(error < 1.0 / 250.0, "bf16 {method:?}: {error:e}");
             }
         }
     }
@@ -194,30 +194,30 @@ fn blocks_parts_and_stages_of_larger_shapes_agree_with_sums_in_f64() {
     let same = |groups| Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups };
     let halving =
         |padding| Sliding { stride: [2, 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
-    for (case, way) in [
+    for (case, method) in [
         // Several blocks and parts; tiles that end outside the image.
-        (Case::new([3, 33, 17, 16], [24, 16, 3, 3], same(1)), Way::Winograd),
+        (Case::new([3, 33, 17, 16], [24, 16, 3, 3], same(1)), Method::Winograd),
         // Kernels that are read once for several blocks, and sums spread over the components.
-        (Case::new([50, 5, 3, 352], [341, 352, 3, 3], same(1)), Way::Winograd),
+        (Case::new([50, 5, 3, 352], [341, 352, 3, 3], same(1)), Method::Winograd),
         // Tiles of every size.
-        (Case::new([7, 3, 3, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
-        (Case::new([7, 6, 2, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
-        (Case::new([7, 7, 9, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
-        (Case::new([2, 33, 17, 16], [24, 16, 3, 3], same(1)), Way::Direct),
+        (Case::new([7, 3, 3, 33], [34, 33, 3, 3], same(1)), Method::Winograd),
+        (Case::new([7, 6, 2, 33], [34, 33, 3, 3], same(1)), Method::Winograd),
+        (Case::new([7, 7, 9, 33], [34, 33, 3, 3], same(1)), Method::Winograd),
+        (Case::new([2, 33, 17, 16], [24, 16, 3, 3], same(1)), Method::Direct),
         // A large weight.
-        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], halving(1)), Way::Direct),
-        (Case::new([2, 17, 14, 300], [450, 300, 1, 1], halving(0)), Way::Direct),
+        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], halving(1)), Method::Direct),
+        (Case::new([2, 17, 14, 300], [450, 300, 1, 1], halving(0)), Method::Direct),
         // A stem.
-        (Case::new([2, 37, 31, 3], [19, 3, 7, 7], halving(3)), Way::Direct),
-        (Case::new([2, 29, 23, 35], [35, 1, 3, 3], same(35)), Way::Depthwise),
+        (Case::new([2, 37, 31, 3], [19, 3, 7, 7], halving(3)), Method::Direct),
+        (Case::new([2, 29, 23, 35], [35, 1, 3, 3], same(35)), Method::Depthwise),
     ] {
-        assert!(applies(way, &case.g));
-        let bound = if way == Way::Winograd { 1e-4 } else { 2e-5 };
-        for error in case.errors(way) {
-            assert!(error < bound, "{way:?} {:?}: {error:e}", case.g);
+        assert!(applies(method, &case.g));
+        let bound = if method == Method::Winograd { 1e-4 } else { 2e-5 };
+        for error in case.errors(method) {
+            assert!(error < bound, "{method:?} {:?}: {error:e}", case.g);
         }
-        for error in case.bf16_errors(way) {
-            assert!(error < 1.0 / 250.0, "bf16 {way:?} {:?}: {error:e}", case.g);
+        for error in case.bf16_errors(method) {
+            assert!(error < 1.0 / 250.0, "bf16 {method:?} {:?}: {error:e}", case.g);
         }
     }
 }
@@ -230,8 +230,8 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
     {
         let sliding = Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups: 1 };
         let case = Case::new([n, size, size, ci], [co, ci, 3, 3], sliding);
-        let direct = case.errors(Way::Direct);
-        let winograd = case.errors(Way::Winograd);
+        let direct = case.errors(Method::Direct);
+        let winograd = case.errors(Method::Winograd);
         let show = |errors: [f64; 3]| errors.map(|error| format!("{error:.1e}")).join(" ");
         println!("{size}x{size} {ci} -> {co}: {}, winograd {}", show(direct), show(winograd));
         assert!(direct.iter().all(|&error| error < 1e-5), "{direct:?}");
@@ -243,21 +243,21 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
 fn bits_do_not_depend_on_the_number_of_threads() {
     let sliding =
         |stride, groups| Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
-    for (case, way) in [
-        (Case::new([9, 13, 11, 17], [33, 17, 3, 3], sliding(1, 1)), Way::Winograd),
-        (Case::new([40, 4, 4, 352], [341, 352, 3, 3], sliding(1, 1)), Way::Winograd),
-        (Case::new([9, 13, 11, 6], [10, 6, 3, 3], sliding(1, 1)), Way::Direct),
-        (Case::new([5, 13, 11, 32], [48, 16, 3, 3], sliding(2, 2)), Way::Direct),
-        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], sliding(2, 1)), Way::Direct),
-        (Case::new([5, 13, 11, 19], [19, 1, 3, 3], sliding(1, 19)), Way::Depthwise),
+    for (case, method) in [
+        (Case::new([9, 13, 11, 17], [33, 17, 3, 3], sliding(1, 1)), Method::Winograd),
+        (Case::new([40, 4, 4, 352], [341, 352, 3, 3], sliding(1, 1)), Method::Winograd),
+        (Case::new([9, 13, 11, 6], [10, 6, 3, 3], sliding(1, 1)), Method::Direct),
+        (Case::new([5, 13, 11, 32], [48, 16, 3, 3], sliding(2, 2)), Method::Direct),
+        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], sliding(2, 1)), Method::Direct),
+        (Case::new([5, 13, 11, 19], [19, 1, 3, 3], sliding(1, 19)), Method::Depthwise),
     ] {
         for precision in [Precision::Fp32, Precision::Bf16] {
             let bits = |threads| {
-                let all = on_threads(threads, || case.compute(way, precision));
+                let all = on_threads(threads, || case.compute(method, precision));
                 all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
             let one = bits(1);
-            assert!(one == bits(2) && one == bits(3), "{way:?} {precision:?}");
+            assert!(one == bits(2) && one == bits(3), "{method:?} {precision:?}");
         }
     }
 }
@@ -267,15 +267,18 @@ fn the_rule_takes_winograd_for_3x3_of_stride_1_with_enough_channels() {
     let of = |ci: usize, co, k, stride, groups| {
         let sliding = Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
         let g = Geometry::new((1, 8, 8, ci), (co, ci / groups, k, k), sliding).unwrap();
-        assert_ne!(Algorithm::of(&g, Convolutions::Direct, Precision::Fp32).way, Way::Winograd);
-        Algorithm::of(&g, Convolutions::Fast, Precision::Fp32).way
+        assert_ne!(
+            Algorithm::of(&g, Convolutions::Direct, Precision::Fp32).method,
+            Method::Winograd
+        );
+        Algorithm::of(&g, Convolutions::Fast, Precision::Fp32).method
     };
-    assert_eq!(of(64, 64, 3, 1, 1), Way::Winograd);
-    assert_eq!(of(3, 64, 3, 1, 1), Way::Direct);
-    assert_eq!(of(64, 64, 3, 2, 1), Way::Direct);
-    assert_eq!(of(64, 64, 1, 1, 1), Way::Direct);
-    assert_eq!(of(64, 64, 3, 1, 2), Way::Direct);
-    assert_eq!(of(64, 64, 3, 1, 64), Way::Depthwise);
+    assert_eq!(of(64, 64, 3, 1, 1), Method::Winograd);
+    assert_eq!(of(3, 64, 3, 1, 1), Method::Direct);
+    assert_eq!(of(64, 64, 3, 2, 1), Method::Direct);
+    assert_eq!(of(64, 64, 1, 1, 1), Method::Direct);
+    assert_eq!(of(64, 64, 3, 1, 2), Method::Direct);
+    assert_eq!(of(64, 64, 3, 1, 64), Method::Depthwise);
 }
 
 /// The operation against central differences.

@@ -14,7 +14,7 @@ pub(in crate::ops) enum Targets<'a> {
     /// Classes; `None` does not count.
     Labels(&'a [Option<usize>]),
     /// Classes, u32, that all count.
-    Placed(Address),
+    LabelsOnGpu(Address),
     /// (rows, classes), f32.
     Probabilities(Address),
 }
@@ -142,7 +142,7 @@ impl CrossEntropy {
         let Logits { values, rows, classes } = logits;
         let (labels, targets) = match targets {
             Targets::Labels(labels) => (Labels::sent(gpu, labels)?, None),
-            Targets::Placed(labels) => (Labels::At(*labels), None),
+            Targets::LabelsOnGpu(labels) => (Labels::At(*labels), None),
             Targets::Probabilities(targets) => (Labels::None, Some(*targets)),
         };
         let column = |dtype| gpu.storage(dtype, rows);
@@ -228,7 +228,7 @@ impl Scored<'_> {
         let Logits { values, rows, classes } = self.logits;
         let labels = match self.targets {
             Targets::Labels(labels) => Labels::sent(gpu, labels)?,
-            Targets::Placed(labels) => Labels::At(*labels),
+            Targets::LabelsOnGpu(labels) => Labels::At(*labels),
             Targets::Probabilities(_) => bail!("probabilities have no right answer"),
         };
         let losses = gpu.scratch(8 * rows)?;

@@ -56,5 +56,5 @@ pub(super) use pointwise::{
     drop_in_place, dropped, embedding, embedding_gradient, finish, widened_tensor,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
-pub(super) use series::{Spectra, Turn, moving_average, table};
+pub(super) use series::{Rotation, Spectra, moving_average, table};
 pub use staging::{Moment, Staging};

@@ -36,7 +36,7 @@ pub(in crate::ops) fn table(
 }
 
 /// Heads of tokens and the angles by which their features are turned.
-pub(in crate::ops) struct Turn<'a> {
+pub(in crate::ops) struct Rotation<'a> {
     /// Positions, width, features of a head.
     pub(in crate::ops) sizes: [usize; 3],
     /// (2, t, d / 2): cosines, then sines.
@@ -45,7 +45,7 @@ pub(in crate::ops) struct Turn<'a> {
     pub(in crate::ops) sign: f32,
 }
 
-impl Turn<'_> {
+impl Rotation<'_> {
     /// Turns `n` features, f32; `x` and `y` may be the same place.
     pub(in crate::ops) fn run(&self, gpu: &Gpu, [x, y]: [Address; 2], n: usize) -> Result<()> {
         let [t, width, d] = self.sizes;
@@ -55,8 +55,8 @@ impl Turn<'_> {
         gpu.launch("rotary", Grid::over(pairs), arguments)
     }
 
-    /// [`Turn::run`] into memory of its own.
-    pub(in crate::ops) fn made(&self, gpu: &Gpu, x: Address, n: usize) -> Result<CudaStorage> {
+    /// [`Rotation::run`] into memory of its own.
+    pub(in crate::ops) fn apply(&self, gpu: &Gpu, x: Address, n: usize) -> Result<CudaStorage> {
         let y = gpu.storage(DType::F32, n)?;
         self.run(gpu, [x, whole(&y)?], n)?;
         Ok(y)

@@ -11,7 +11,7 @@ use super::right::Panels;
 use super::tile::{Tile, write_row, write_whole_rows};
 
 /// Values of A that stay in the first-level cache while all panels of B pass by.
-const NEAR: usize = 3 << 10;
+const CACHE_BLOCK: usize = 3 << 10;
 
 /// Treatment of the values that are already in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
         }
         for (i, chunk) in chunks.iter().enumerate() {
             self.left.prepare(chunk, panels);
-            let near = (NEAR / chunk.depth.len().max(1)).max(1).next_multiple_of(TILE_ROWS);
+            let near = (CACHE_BLOCK / chunk.depth.len().max(1)).max(1).next_multiple_of(TILE_ROWS);
             for first in (0..rows).step_by(near) {
                 let rows = first..rows.min(first + near);
                 for panel in 0..panels {

@@ -10,7 +10,7 @@ use crate::ops::precision::round_block;
 use crate::ops::simd::{vectorised, vectorised_for};
 
 /// Values that stay in the first-level cache from one step to the next.
-const NEAR: usize = 1 << 12;
+const CACHE_BLOCK: usize = 1 << 12;
 /// Values per task of the passes of their own.
 const BLOCK: usize = 1 << 13;
 
@@ -56,7 +56,7 @@ impl Epilogue for Finish<'_> {
     }
 
     fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]) {
-        let near = self.width * (NEAR / self.width.max(1)).max(1);
+        let near = self.width * (CACHE_BLOCK / self.width.max(1)).max(1);
         for (i, values) in values.chunks_mut(near).enumerate() {
             self.finish_near(level, first * self.width + i * near, values);
         }

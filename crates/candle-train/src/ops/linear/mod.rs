@@ -11,7 +11,9 @@ use activation::{Finish, pull_back};
 
 use super::chain;
 use super::kernel::{Format, Matrix, Rowwise, Sums, Write, multiply_and_finish, rows_per_block};
-use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree, add_multiplications};
+use super::operation::{
+    Gradients, Input, Operation, SavedForBackward, TwoOrThree, add_multiplications,
+};
 use super::precision::{Round, bias_gradient, operand, rounded};
 use super::scratch::{filled, filled_together};
 use super::storage::{overwrite, read, tensor};
@@ -49,7 +51,7 @@ pub fn linear_activated(
     let db = bias.map(Weight::destination);
     let tracked = [Some(x), Some(weight.tensor()), bias.map(Weight::tensor)];
     let tracked = tracked.into_iter().flatten().any(Tensor::track_op);
-    let before = (activation.needs_its_input() && tracked).then(Kept::default);
+    let before = (activation.needs_its_input() && tracked).then(SavedForBackward::default);
     let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
     let bias = bias.map(Weight::tensor);
     if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
@@ -65,7 +67,7 @@ struct Linear {
     activation: LinearActivation,
     precision: Precision,
     /// Input of the activation, where its gradient needs that.
-    before: Option<Kept<Vec<f32>>>,
+    before: Option<SavedForBackward<Vec<f32>>>,
     dw: Destination,
     db: Option<Destination>,
 }
@@ -123,7 +125,7 @@ impl Linear {
         if self.activation == LinearActivation::Identity {
             return Ok(());
         }
-        let kept = self.before.as_ref().and_then(Kept::get);
+        let kept = self.before.as_ref().and_then(SavedForBackward::get);
         if kept.is_none() && self.activation.needs_its_input() {
             bail!("what entered {:?} was not kept", self.activation);
         }

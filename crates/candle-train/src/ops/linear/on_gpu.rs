@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use super::{Linear, LinearActivation};
 use crate::Precision;
 use crate::ops::cuda::{self, Gpu};
-use crate::ops::operation::{Gradients, Kept, OnGpu, TwoOrThree};
+use crate::ops::operation::{Gradients, OnGpu, SavedForBackward, TwoOrThree};
 
 impl LinearActivation {
     fn on_gpu(self) -> cuda::Kind {
@@ -58,7 +58,7 @@ impl OnGpu for Linear {
         y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
-        let before = self.before.as_ref().and_then(Kept::on_gpu::<Tensor>);
+        let before = self.before.as_ref().and_then(SavedForBackward::on_gpu::<Tensor>);
         if before.is_none() && self.activation.needs_its_input() {
             bail!("what entered {:?} was not kept", self.activation);
         }

@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use crate::ops::conv::Window;
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::layout::Transpose;
-use crate::ops::on_gpu::made;
+use crate::ops::on_gpu::storage_of;
 use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::padding::Padding;
 use crate::ops::part::Part;
@@ -14,7 +14,7 @@ use crate::ops::pool::{AveragePool, GlobalAveragePool, MaxPool, Windows};
 impl OnGpu for Transpose {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         if self.inner > 1 {
-            let (y, _) = made(&self.composed(x, [self.rows, self.cols])?)?;
+            let (y, _) = storage_of(&self.composed(x, [self.rows, self.cols])?)?;
             return Ok((y, self.shape.clone()));
         }
         let n = x.elem_count() / (self.rows * self.cols).max(1);
@@ -34,7 +34,7 @@ impl OnGpu for Transpose {
 
 impl OnGpu for Padding {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x, self.value())?)
+        storage_of(&self.composed(x, self.value())?)
     }
 
     fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -44,7 +44,7 @@ impl OnGpu for Padding {
 
 impl OnGpu for Part {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x)?)
+        storage_of(&self.composed(x)?)
     }
 
     fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {

@@ -12,7 +12,7 @@ impl Targets {
     pub(in crate::ops) fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
         Ok(match self {
             Self::Labels(labels) => cuda::Targets::Labels(labels),
-            Self::Placed(labels) => cuda::Targets::Placed(cuda::of_tensor(labels)?),
+            Self::LabelsOnGpu(labels) => cuda::Targets::LabelsOnGpu(cuda::of_tensor(labels)?),
             Self::Probabilities(targets) => cuda::Targets::Probabilities(cuda::of_tensor(targets)?),
         })
     }

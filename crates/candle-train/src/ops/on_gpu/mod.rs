@@ -13,7 +13,7 @@ mod rows;
 mod series;
 
 /// The memory of a result of Candle's operations, and its shape.
-fn made(y: &Tensor) -> Result<(CudaStorage, Shape)> {
+fn storage_of(y: &Tensor) -> Result<(CudaStorage, Shape)> {
     match copy_of(&y.contiguous()?)? {
         (Storage::Cuda(storage), shape) => Ok((storage, shape)),
         _ => bail!("a result on the CPU"),

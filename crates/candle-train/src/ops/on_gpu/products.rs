@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use crate::ops::cuda::Gpu;
 use crate::ops::drop_path::DropPath;
-use crate::ops::on_gpu::made;
+use crate::ops::on_gpu::storage_of;
 use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::product::{Multiple, Product};
 use crate::ops::recurrent::Recurrent;
@@ -53,7 +53,8 @@ impl OnGpu for Product {
 impl OnGpu for Shift {
     fn forward_on(&self, _: &Gpu, [x, shift]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
         let rows = x.detach().reshape(((), self.sample / self.c, self.c))?;
-        let (y, _) = made(&rows.broadcast_add(&shift.detach().reshape(((), 1, self.c))?)?)?;
+        let (y, _) =
+            storage_of(&rows.broadcast_add(&shift.detach().reshape(((), 1, self.c))?)?)?;
         Ok((y, x.shape().clone()))
     }
 
@@ -79,7 +80,7 @@ impl DropPath {
 
 impl OnGpu for DropPath {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.on_gpu(x)?)
+        storage_of(&self.on_gpu(x)?)
     }
 
     fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -89,7 +90,7 @@ impl OnGpu for DropPath {
 
 impl OnGpu for Resample {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x, false)?)
+        storage_of(&self.composed(x, false)?)
     }
 
     fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -99,7 +100,7 @@ impl OnGpu for Resample {
 
 impl OnGpu for PaddedShortcut {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x)?)
+        storage_of(&self.composed(x)?)
     }
 
     fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -109,7 +110,7 @@ impl OnGpu for PaddedShortcut {
 
 impl OnGpu for Multiple {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&(x.detach() * f64::from(self.factor))?)
+        storage_of(&(x.detach() * f64::from(self.factor))?)
     }
 
     fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -119,7 +120,7 @@ impl OnGpu for Multiple {
 
 impl OnGpu for RepeatHeads {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x)?)
+        storage_of(&self.composed(x)?)
     }
 
     fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {

@@ -4,7 +4,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::fourier::{TimeFrequency, both_signs};
-use crate::ops::instance_norm::Undo;
+use crate::ops::instance_norm::Denormalise;
 use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::rotary::{Rotary, angles};
 
@@ -22,22 +22,22 @@ impl Rotary {
 impl OnGpu for Rotary {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let angles = self.table(gpu)?;
-        let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: 1.0 };
-        Ok((turn.made(gpu, cuda::of_tensor(x)?, x.elem_count())?, x.shape().clone()))
+        let rotation = cuda::Rotation { sizes: self.sizes, angles: &angles, sign: 1.0 };
+        Ok((rotation.apply(gpu, cuda::of_tensor(x)?, x.elem_count())?, x.shape().clone()))
     }
 
     /// The inverse of a rotation is its transpose.
     fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let angles = self.table(gpu)?;
         let at = cuda::of_tensor(&dy)?;
-        let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: -1.0 };
-        turn.run(gpu, [at, at], dy.elem_count())?;
+        let rotation = cuda::Rotation { sizes: self.sizes, angles: &angles, sign: -1.0 };
+        rotation.run(gpu, [at, at], dy.elem_count())?;
         Ok([Some(dy)])
     }
 }
 
 /// Forecasts on a GPU are composed of Candle's operations.
-impl OnGpu for Undo {}
+impl OnGpu for Denormalise {}
 
 impl TimeFrequency {
     /// Gives this loss, with its basis on the GPU, to `compute`.

@@ -12,12 +12,12 @@ pub(super) fn is_permitted() -> bool {
     const BF16: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;
     let bits = __cpuid_count(7, 0).edx;
-    bits & BF16 != 0 && bits & TILES != 0 && asked()
+    bits & BF16 != 0 && bits & TILES != 0 && request_tiles()
 }
 
 /// Asks Linux for the tiles' registers, which its threads do not save by themselves.
 #[cfg(target_os = "linux")]
-fn asked() -> bool {
+fn request_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const XFEATURE_XTILEDATA: u64 = 18;
@@ -38,7 +38,7 @@ fn asked() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn asked() -> bool {
+fn request_tiles() -> bool {
     false
 }
 

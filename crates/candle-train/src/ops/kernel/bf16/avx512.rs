@@ -22,7 +22,7 @@ const AHEAD: usize = 2 * DEPTH;
 const ROWS: usize = 8;
 
 /// True if this processor has these instructions.
-pub(super) fn is_there() -> bool {
+pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
@@ -34,7 +34,7 @@ pub(super) fn is_there() -> bool {
 ///
 /// # Safety
 ///
-/// [`is_there`].
+/// [`is_available`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn pack_lines<'a, E: Element>(
     tile: &mut Tile,
@@ -58,7 +58,7 @@ pub(super) unsafe fn pack_lines<'a, E: Element>(
 ///
 /// # Safety
 ///
-/// [`is_there`].
+/// [`is_available`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn pack_across<'a, E: Element>(
     tile: &mut Tile,
@@ -186,7 +186,7 @@ fn transposed(r: &[__m512i; 16]) -> [__m512i; 16] {
 ///
 /// # Safety
 ///
-/// [`is_there`], and `c` may be written to there.
+/// [`is_available`], and `c` may be written to there.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn multiply<const PAIRS_FIRST: bool>(
     a: &[[Tile; 2]],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::product::NEAR;
+use super::product::CACHE_BLOCK;
 use super::{DEPTH, Instructions, LINES, Order, Tile, WORDS};
 use crate::ops::element::Element;
 use crate::ops::kernel::panels::Source;
@@ -140,8 +140,8 @@ impl<'a> Group<'a> {
     /// All pairs of so many blocks and panels.
     fn all(pairs: &'a mut [[Tile; 2]], blocks: usize, panels: usize) -> Vec<Self> {
         let mut groups = Vec::new();
-        for (i, pairs) in pairs.chunks_mut((NEAR * panels).max(1)).enumerate() {
-            let near = i * NEAR..blocks.min((i + 1) * NEAR);
+        for (i, pairs) in pairs.chunks_mut((CACHE_BLOCK * panels).max(1)).enumerate() {
+            let near = i * CACHE_BLOCK..blocks.min((i + 1) * CACHE_BLOCK);
             for (group, pairs) in pairs.chunks_mut(near.len() * GROUP).enumerate() {
                 groups.push(Self { first: group * GROUP, near: near.clone(), pairs });
             }

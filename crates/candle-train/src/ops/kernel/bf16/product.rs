@@ -14,7 +14,7 @@ pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
 pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
 /// Blocks of the inner dimension that pass together: a strip of A stays in the first-level cache,
 /// and of B, 512 rows in the second-level cache.
-pub(super) const NEAR: usize = 512 / DEPTH;
+pub(super) const CACHE_BLOCK: usize = 512 / DEPTH;
 
 /// As `kernel::product`.
 pub(in crate::ops::kernel) fn product<L: Packed>(
@@ -26,10 +26,10 @@ pub(in crate::ops::kernel) fn product<L: Packed>(
     let rows = out.starts.len();
     let blocks = b.blocks();
     let multiplier = b.instructions.start();
-    let mut a = Tiles::new(blocks.min(NEAR));
+    let mut a = Tiles::new(blocks.min(CACHE_BLOCK));
     let mut first_block = 0;
     loop {
-        let near = first_block..blocks.min(first_block + NEAR);
+        let near = first_block..blocks.min(first_block + CACHE_BLOCK);
         for first in (0..rows).step_by(STRIP) {
             let rows = first..rows.min(first + STRIP);
             pack(left, b, &rows, near.clone(), &mut a);
@@ -87,7 +87,7 @@ fn multiply_strip(
             multiplier.multiply(operands, (c, stride), STRIP, add);
             continue;
         }
-        let mut near = Near([0.0; STRIP * COLUMNS]);
+        let mut near = EdgeBlock([0.0; STRIP * COLUMNS]);
         let places = starts.iter().map(|start| start + columns.start..start + columns.end);
         let lines = near.0.as_chunks_mut::<COLUMNS>().0;
         if add {
@@ -106,7 +106,7 @@ fn multiply_strip(
 
 /// A piece of the result, for rows that do not lie evenly or are fewer.
 #[repr(align(64))]
-struct Near([f32; STRIP * COLUMNS]);
+struct EdgeBlock([f32; STRIP * COLUMNS]);
 
 /// The distance of whole strips' rows, if it is the same everywhere.
 fn even_stride(starts: &[usize]) -> Option<usize> {

@@ -32,7 +32,7 @@ impl Instructions {
     /// All instructions of this processor, the fastest last.
     pub(in crate::ops) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        if avx512::is_there() {
+        if avx512::is_available() {
             all.push(Self::Avx512(Proof(())));
             if amx::is_permitted() {
                 all.push(Self::Amx(Proof(())));
