@@ -61,12 +61,9 @@ impl BatchNorm2d {
         let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
             Mode::Train { track, .. } => {
-                let (y, batch) = match &pass.sync_batchnorm {
-                    None => ops::batch_norm(x, affine, residual, activation, self.eps)?,
-                    Some(group) => {
-                        ops::sync_batch_norm(x, affine, residual, activation, self.eps, group)?
-                    }
-                };
+                let group = pass.sync_batchnorm.as_ref();
+                let (y, batch) =
+                    ops::sync_batch_norm(x, affine, residual, activation, self.eps, group)?;
                 self.track(&batch, track)?;
                 Ok(y)
             }

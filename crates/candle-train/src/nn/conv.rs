@@ -29,7 +29,7 @@ impl ConvShape {
     }
 
     /// Shape of the weight of a [`Conv1d`]: (out, in / groups, kernel).
-    pub fn weight_1d(&self) -> [usize; 3] {
+    fn weight_1d(&self) -> [usize; 3] {
         [self.outputs, self.group_inputs(), self.kernel]
     }
 
@@ -97,9 +97,7 @@ impl Conv2d {
         weight: Init,
         bias: Init,
     ) -> Result<Self> {
-        let layer = Self::without_bias(builder, shape, weight)?;
-        let bias = builder.param("bias", &[shape.outputs], bias)?;
-        Ok(Self { bias: Some(bias), ..layer })
+        Self::rectangular(builder, shape.into(), weight, Some(bias))
     }
 
     /// Registers `weight` only.
@@ -135,12 +133,16 @@ impl Conv2d {
         let options = options(self.window, self.groups, pass);
         op(x, &self.weight.weight()?, bias.as_ref(), options)
     }
-}
 
-/// An operation that computes a [`Conv2d`].
-type Convolution = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
+    /// The weight and the options, if there is no bias: for operations that a convolution is part
+    /// of.
+    pub(super) fn parts(&self, pass: &ForwardContext) -> Result<Option<(Weight, ConvOptions)>> {
+        match self.bias {
+            Some(_) => Ok(None),
+            None => Ok(Some((self.weight.weight()?, options(self.window, self.groups, pass)))),
+        }
+    }
 
-impl Conv2d {
     /// Adds [`Conv2d::forward`] to a graph of ONNX, with `behind` more rows and columns of zeros below and
     /// on the right.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: [usize; 2]) -> Result<Value> {
@@ -152,6 +154,9 @@ impl Conv2d {
         Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
     }
 }
+
+/// An operation that computes a [`Conv2d`].
+type Convolution = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
 
 fn onnx_bias(bias: Option<&Param>, graph: &mut Graph) -> Result<Option<Value>> {
     bias.map(|bias| bias.onnx(graph)).transpose()
@@ -207,17 +212,6 @@ impl Conv1d {
         let weight = self.weight.onnx(graph)?;
         let bias = onnx_bias(self.bias.as_ref(), graph)?;
         Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
-    }
-}
-
-impl Conv2d {
-    /// The weight and the options, if there is no bias: for operations that a convolution is part
-    /// of.
-    pub(super) fn parts(&self, pass: &ForwardContext) -> Result<Option<(Weight, ConvOptions)>> {
-        match self.bias {
-            Some(_) => Ok(None),
-            None => Ok(Some((self.weight.weight()?, options(self.window, self.groups, pass)))),
-        }
     }
 }
 

@@ -39,25 +39,21 @@ impl Dropout {
     }
 }
 
-/// Stochastic depth, `torchvision.ops.StochasticDepth(p, "row")`: what a residual block adds,
-/// dropped for whole samples.
-pub struct DropPath {
-    p: f64,
-    path: u64,
-}
+/// Stochastic depth, `torchvision.ops.StochasticDepth(p, "row")`: the output of a residual
+/// block, dropped for whole samples.
+pub struct DropPath(Dropout);
 
 impl DropPath {
     /// As [`Dropout::new`].
     pub fn new(builder: &Builder, p: f64) -> Self {
-        let Dropout { p, path } = Dropout::new(builder, p);
-        Self { p, path }
+        Self(Dropout::new(builder, p))
     }
 
     /// x (n, ...); the same tensor in evaluation.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match pass.mode {
             Mode::Eval => Ok(x.clone()),
-            Mode::Train { key, .. } => ops::drop_path(x, self.p, key.with(self.path)),
+            Mode::Train { key, .. } => ops::drop_path(x, self.0.p, key.with(self.0.path)),
         }
     }
 }

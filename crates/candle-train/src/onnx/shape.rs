@@ -3,31 +3,16 @@
 use super::graph::Graph;
 use super::value::{Attribute, Layout, Value};
 
-/// Length of an axis of what is reshaped.
-#[derive(Clone, Copy, Debug)]
-enum Length {
-    /// The size of the same axis before.
-    Kept,
-    /// The rest of the numbers.
-    Rest,
-    /// This size.
-    Given(usize),
-}
-
 impl Graph {
     /// x in another shape: 0 keeps the axis at its place, -1 is what is left, as ONNX writes it.
     pub fn reshaped(&mut self, x: &Value, shape: &[i64]) -> Value {
-        let lengths = shape.iter().map(|&length| match length {
-            0 => Length::Kept,
-            -1 => Length::Rest,
-            length => Length::Given(length as usize),
-        });
-        let mut dims: Vec<Option<usize>> = lengths
+        let mut dims: Vec<Option<usize>> = shape
+            .iter()
             .enumerate()
-            .map(|(axis, length)| match length {
-                Length::Kept => x.dims[axis],
-                Length::Rest => None,
-                Length::Given(length) => Some(length),
+            .map(|(axis, &length)| match length {
+                0 => x.dims[axis],
+                -1 => None,
+                length => Some(length as usize),
             })
             .collect();
         if let Some(rest) = shape.iter().position(|&length| length == -1) {

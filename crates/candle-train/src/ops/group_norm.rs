@@ -3,9 +3,7 @@
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::batch_norm::{
-    ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
-};
+use super::batch_norm::{ROWS, add_gradients, input_gradient_in_place, moments, normalised};
 use super::chain;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
@@ -52,7 +50,7 @@ struct Statistics {
 impl GroupNorm {
     /// The statistics of the channels are exact to f32; a group merges those of its channels.
     fn statistics(&self, x: &[f32], c: usize) -> Statistics {
-        let channels = batch_statistics(x, c);
+        let channels = moments(x.into(), c).statistics();
         let per_group = c / self.groups;
         let mut statistics = Statistics { mean: Vec::new(), inverse_std: Vec::new() };
         let parts = channels.mean.chunks(per_group).zip(channels.variance.chunks(per_group));

@@ -8,8 +8,8 @@
 use candle_core::Result;
 use rayon::prelude::*;
 
+use super::Activation;
 use super::sync::{Extent, Moments};
-use super::{Activation, BatchStatistics};
 use crate::ops::element::{Element, Numbers, WideBuffer};
 use crate::ops::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 
@@ -47,11 +47,6 @@ pub(super) enum Gate<'a, E> {
 pub(super) struct AffineGradient {
     pub(super) gamma: Vec<f32>,
     pub(super) beta: Vec<f32>,
-}
-
-/// Mean and biased variance of each channel, exact to f32.
-pub(in crate::ops) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
-    moments(x.into(), c).statistics()
 }
 
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the

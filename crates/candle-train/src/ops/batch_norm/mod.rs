@@ -16,8 +16,7 @@ use super::storage::read_numbers;
 use super::weight::{Destination, Weight};
 use super::widen::with_type_of;
 pub(super) use channel_norm::{
-    ROWS, add_gradients, batch_statistics, input_gradient_in_place, moments, near_moments,
-    normalised,
+    ROWS, add_gradients, input_gradient_in_place, moments, near_moments, normalised,
 };
 pub(super) use on_cpu::HostNorm;
 #[cfg(feature = "cuda")]
@@ -125,29 +124,18 @@ pub struct RunningStatistics<'a> {
 /// must be [`Weight::learnt`].
 pub fn batch_norm(
     x: &Tensor,
-    [gamma, beta]: [&Weight; 2],
-    residual: Option<&Tensor>,
-    activation: Activation,
-    eps: f64,
-) -> Result<(Tensor, BatchStatistics)> {
-    of_batch(x, [gamma, beta], residual, activation, eps, None)
-}
-
-/// [`batch_norm`] with the statistics of the batch that this is a part of
-/// (`torch.nn.SyncBatchNorm`), whose other parts `group` asks, in forward and in backward. The
-/// gradients of gamma and beta are those of this part.
-pub fn sync_batch_norm(
-    x: &Tensor,
     affine: [&Weight; 2],
     residual: Option<&Tensor>,
     activation: Activation,
     eps: f64,
-    group: &BatchGroup,
 ) -> Result<(Tensor, BatchStatistics)> {
-    of_batch(x, affine, residual, activation, eps, Some(group))
+    sync_batch_norm(x, affine, residual, activation, eps, None)
 }
 
-fn of_batch(
+/// [`batch_norm`]; with a `group`, with the statistics of the batch that this is a part of
+/// (`torch.nn.SyncBatchNorm`), whose other parts the group asks, in forward and in backward. The
+/// gradients of gamma and beta are those of this part.
+pub fn sync_batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use super::geometry::{Geometry, Pixel};
 use crate::ops::add::sum_of_parts;
-use crate::ops::kernel::{Strided, balanced, best, run, transpose_best};
+use crate::ops::kernel::{balanced, best, run};
+use crate::ops::layout::transposed;
 use crate::ops::scratch::filled;
 
 /// Multiplications of a block of pixels.
@@ -41,7 +42,7 @@ fn apply(
     pixels: usize,
     read: impl Fn(usize, usize, usize) -> Option<usize> + Sync,
 ) -> Vec<f32> {
-    let taps = transpose(weight, g.ci, g.taps());
+    let taps = transposed(weight, g.ci, g.taps());
     let block = balanced(pixels, BLOCK.div_ceil(g.taps() * g.ci), 1);
     filled(pixels * g.ci, block * g.ci, |start, out| {
         let first = start / g.ci;
@@ -59,15 +60,7 @@ pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         sums
     };
     let parts: Vec<Vec<f32>> = (0..parts).into_par_iter().map(part_sum).collect();
-    transpose(&sum_of_parts(&parts, g.taps() * g.ci), g.taps(), g.ci)
-}
-
-/// (rows, columns) -> (columns, rows).
-fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut turned = vec![0.0; values.len()];
-    let to = Strided { values: &mut *turned, stride: rows };
-    transpose_best(Strided { values, stride: columns }, to, (columns, rows));
-    turned
+    transposed(&sum_of_parts(&parts, g.taps() * g.ci), g.taps(), g.ci)
 }
 
 /// The pixels of a block, from `first` on.

@@ -18,6 +18,8 @@ const WORKSPACE_LIMIT: usize = 1 << 30;
 /// Room for all algorithms of a direction.
 const ALGORITHMS: usize = 10;
 
+type CudnnResult<T> = std::result::Result<T, CudnnError>;
+
 /// Direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
@@ -91,7 +93,7 @@ struct Cudnn {
 }
 
 impl Cudnn {
-    fn open(gpu: &Gpu) -> std::result::Result<Self, CudnnError> {
+    fn open(gpu: &Gpu) -> CudnnResult<Self> {
         let stream = gpu.cuda().cuda_stream();
         let handle = api::create_handle()?;
         // SAFETY: the handle was just made, and the stream lives as long as the process's device.
@@ -99,11 +101,7 @@ impl Cudnn {
         Ok(Self { handle, plans: HashMap::new(), workspace: None, outgrown: Vec::new() })
     }
 
-    fn plan(
-        &mut self,
-        direction: Direction,
-        problem: Problem,
-    ) -> std::result::Result<Convolution, CudnnError> {
+    fn plan(&mut self, direction: Direction, problem: Problem) -> CudnnResult<Convolution> {
         if let Some(plan) = self.plans.get(&(direction, problem)) {
             return plan.convolution();
         }
@@ -112,11 +110,7 @@ impl Cudnn {
     }
 
     /// Goes on to the plan's next algorithm; whether there is one.
-    fn take_next(
-        &mut self,
-        direction: Direction,
-        problem: Problem,
-    ) -> std::result::Result<bool, CudnnError> {
+    fn take_next(&mut self, direction: Direction, problem: Problem) -> CudnnResult<bool> {
         let Some(plan) = self.plans.get_mut(&(direction, problem)) else { return Ok(false) };
         plan.candidates.pop_front();
         plan.settle(self.handle)
@@ -223,7 +217,7 @@ impl Plan {
         handle: sys::cudnnHandle_t,
         direction: Direction,
         problem: &Problem,
-    ) -> std::result::Result<Self, CudnnError> {
+    ) -> CudnnResult<Self> {
         let kind = data_type(problem.dtype);
         let convolution = api::create_convolution_descriptor()?;
         let x = api::create_tensor_descriptor()?;
@@ -260,7 +254,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn convolution(&self) -> std::result::Result<Convolution, CudnnError> {
+    fn convolution(&self) -> CudnnResult<Convolution> {
         let none = CudnnError(sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED);
         let candidate = *self.candidates.front().ok_or(none)?;
         Ok(Convolution { descriptors: self.descriptors, candidate })
@@ -269,7 +263,7 @@ impl Plan {
     /// Drops algorithms from the front until one is accepted with its math type, and asks anew how
     /// much memory it wants with that; whether one is left. PyTorch sets the returned math type,
     /// too: an estimate holds for it alone.
-    fn settle(&mut self, handle: sys::cudnnHandle_t) -> std::result::Result<bool, CudnnError> {
+    fn settle(&mut self, handle: sys::cudnnHandle_t) -> CudnnResult<bool> {
         while let Some(Candidate { algorithm, math, .. }) = self.candidates.front().copied() {
             // SAFETY: the descriptor lives as long as the thread.
             unsafe { api::set_convolution_math_type(self.descriptors.convolution, math) }?;
@@ -291,7 +285,7 @@ impl Descriptors {
         handle: sys::cudnnHandle_t,
         direction: Direction,
         problem: &Problem,
-    ) -> std::result::Result<VecDeque<Candidate>, CudnnError> {
+    ) -> CudnnResult<VecDeque<Candidate>> {
         let Self { convolution, x, w, y } = *self;
         let exact = problem.dtype == DType::F32 && problem.exact;
         Ok(match direction {
@@ -331,11 +325,7 @@ impl Descriptors {
         })
     }
 
-    fn workspace_of(
-        &self,
-        handle: sys::cudnnHandle_t,
-        algorithm: Algorithm,
-    ) -> std::result::Result<usize, CudnnError> {
+    fn workspace_of(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> CudnnResult<usize> {
         let Self { convolution, x, w, y } = *self;
         // SAFETY: live descriptors.
         unsafe {
@@ -378,7 +368,7 @@ impl Convolution {
         operands: [u64; 2],
         out: u64,
         workspace: u64,
-    ) -> std::result::Result<(), CudnnError> {
+    ) -> CudnnResult<()> {
         let pointer = |at: u64| at as *const c_void;
         let (one, zero) = (1f32, 0f32);
         let one = (&raw const one).cast();

@@ -10,12 +10,12 @@ fn panels(level: Arch, b: &[f32], depth: usize, columns: usize) -> Panels {
     Panels::F32(F32Panels::pack_for(level, source, &[0], depth, columns))
 }
 
-fn transposed(a: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+pub(super) fn transposed(a: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..rows * columns).map(|i| a[i % rows * columns + i / rows]).collect()
 }
 
 /// The largest error of an element, relative to the sum of the absolute values of its products.
-fn largest_error(out: &[f32], a: &[f32], b: &[f32], k: usize, n: usize) -> f64 {
+pub(super) fn largest_error(out: &[f32], a: &[f32], b: &[f32], k: usize, n: usize) -> f64 {
     let error = |(i, &value): (usize, &f32)| {
         let product = |j: usize| f64::from(a[i / n * k + j]) * f64::from(b[j * n + i % n]);
         let (exact, size) = (0..k)

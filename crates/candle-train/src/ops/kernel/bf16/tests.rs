@@ -1,30 +1,23 @@
 use half::bf16;
 
 use super::*;
+use crate::ops::kernel::tests::{self, transposed};
 use crate::ops::kernel::{
     Columns, Epilogue, Matrix, Output, Panels, Rows, Source, Sums, Write, multiply, product,
 };
-use crate::ops::precision::round;
 use crate::ops::testing::{on_threads, values};
 
 fn panels(instructions: Instructions, source: Source<'_>, depth: usize, columns: usize) -> Panels {
     Panels::Bf16(Bf16Panels::pack(instructions, source, &[0], depth, columns))
 }
 
-/// The largest error of an element, relative to the sum of the absolute values of its products.
-fn largest_error(out: &[f32], a: &[f32], b: &[f32], k: usize, n: usize) -> f64 {
-    let held = |value: f32| bf16::from_f32(value).to_f64();
-    let error = |(i, &value): (usize, &f32)| {
-        let product = |j: usize| held(a[i / n * k + j]) * held(b[j * n + i % n]);
-        let (exact, size) = (0..k)
-            .fold((0.0, 0.0), |(sum, size), j| (sum + product(j), size + f64::abs(product(j))));
-        (f64::from(value) - exact).abs() / f64::max(size, 1e-30)
-    };
-    out.iter().enumerate().map(error).fold(0.0, f64::max)
+fn rounded(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|value| bf16::from_f32(*value).to_f32()).collect()
 }
 
-fn transposed(a: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    (0..rows * columns).map(|i| a[i % rows * columns + i / rows]).collect()
+/// [`tests::largest_error`] for rounded operands.
+fn largest_error(out: &[f32], a: &[f32], b: &[f32], k: usize, n: usize) -> f64 {
+    tests::largest_error(out, &rounded(a), &rounded(b), k, n)
 }
 
 /// Rows, inner size and columns: remainders of tiles, strips and blocks of the depth.
@@ -163,11 +156,6 @@ fn bits_do_not_depend_on_the_number_of_threads_nor_on_the_block_of_a_row() {
 fn operands_that_are_rounded_before_give_the_same_bits() {
     let (m, k, n) = (35, 70, 40);
     let (a, b) = (values("a", 10, m * k), values("b", 11, k * n));
-    let held = |values: &[f32]| {
-        let mut values = values.to_vec();
-        round(&mut values, crate::Precision::Bf16);
-        values
-    };
     for instructions in Instructions::all() {
         let of = |a: &[f32], b: &[f32]| {
             let source = Source { values: b, tap: 0, row: n, column: 1 };
@@ -176,7 +164,7 @@ fn operands_that_are_rounded_before_give_the_same_bits() {
             multiply(&mut out, Matrix::new(a, m, k), &right, Write::Replace, Sums::Long);
             out
         };
-        assert!(of(&a, &b) == of(&held(&a), &held(&b)));
+        assert!(of(&a, &b) == of(&rounded(&a), &rounded(&b)));
     }
 }
 
