@@ -5,7 +5,6 @@ use std::ops::Range;
 use candle_core::{CpuStorage, WithDType};
 use half::bf16;
 
-use super::precision::to_bf16;
 use super::scratch::Scratch;
 use super::simd::{build, vectorised};
 
@@ -136,6 +135,16 @@ impl Element for bf16 {
             _ => None,
         }
     }
+}
+
+/// The nearest bf16 number, as `half::bf16::from_f32`, in a form that is vectorised.
+#[inline(always)]
+pub(super) fn to_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    // Half of the last place, a little less if it is even: ties go to even.
+    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));
+    let bits = if value.is_nan() { bits | 0x0040_0000 } else { nearest };
+    f32::from_bits(bits & 0xFFFF_0000)
 }
 
 /// Writes each number of `from` as the nearest of the other type, as far as there are both.

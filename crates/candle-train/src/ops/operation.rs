@@ -1,5 +1,5 @@
-//! Operations: operands, forward on the CPU, forward on a GPU where there are kernels, backward. Candle's own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented
-//! once, here.
+//! Operations: operands, forward on the CPU, forward on a GPU where there are kernels, backward.
+//! Candle's own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented once, here.
 
 use std::cell::Cell;
 use std::sync::{Mutex, OnceLock, PoisonError};

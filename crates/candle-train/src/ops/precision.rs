@@ -17,7 +17,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::column_sums::{column_sums, column_sums_of};
-use super::element::Element;
+use super::element::{Element, to_bf16};
 use super::kernel::{Epilogue, Format, Instructions};
 use super::simd::{build, vectorised};
 use crate::{Bf16Instructions, Precision};
@@ -102,16 +102,6 @@ pub fn round_block(block: &mut [f32], precision: Precision) {
             }
         }
     }
-}
-
-/// The nearest bf16 number, as `half::bf16::from_f32`, in a form that is vectorised.
-#[inline(always)]
-pub(super) fn to_bf16(value: f32) -> f32 {
-    let bits = value.to_bits();
-    // Half of the last place, a little less if it is even: ties go to even.
-    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));
-    let bits = if value.is_nan() { bits | 0x0040_0000 } else { nearest };
-    f32::from_bits(bits & 0xFFFF_0000)
 }
 
 /// Rounds the results of a product while they are in the cache.

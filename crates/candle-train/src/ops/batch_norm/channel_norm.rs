@@ -123,7 +123,8 @@ fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
     (0..c).map(move |i| wide.iter().skip(i).step_by(c).sum())
 }
 
-/// Adds `f` of each column's values in a row and of its constants to the column's `sums`, for all rows. `rows` may end within a row. `f` must be `#[inline(always)]`.
+/// Adds `f` of each column's values in a row and of its constants to the column's `sums`, for all
+/// rows. `rows` may end within a row. `f` must be `#[inline(always)]`.
 ///
 /// The sums of [`WIDTH`] columns stay in registers while the rows go by.
 #[inline(always)]

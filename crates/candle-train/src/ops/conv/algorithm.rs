@@ -6,13 +6,16 @@ use half::bf16;
 
 use super::geometry::Geometry;
 use super::winograd::Rounding;
-use super::{PIXELS, add_bias, depthwise, direct, direct_gradient, winograd};
+use super::{depthwise, direct, direct_gradient, winograd};
 use crate::ops::batch_norm::ROWS;
 use crate::ops::element::{Numbers, widened};
 use crate::ops::kernel::{Factor, Format};
 use crate::ops::precision::{Round, round, round_block, rounded};
 use crate::ops::saved::Saved;
 use crate::{Convolutions, Precision};
+
+/// Pixels that get their bias together.
+pub(super) const PIXELS: usize = 256;
 
 /// The ways to compute a convolution and its gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,5 +277,12 @@ impl Operand<'_> {
             Self::F32(values) => Cow::Borrowed(values),
             Self::Bf16(values) => Cow::Owned(widened(values)),
         }
+    }
+}
+
+/// Adds to each pixel of a block.
+pub(super) fn add_bias(block: &mut [f32], bias: &[f32]) {
+    for pixel in block.chunks_exact_mut(bias.len()) {
+        pixel.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
     }
 }

@@ -68,7 +68,7 @@ fn widen<E: Element>(to: &mut [f32], from: &[E]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sliding;
+    use super::super::geometry::Sliding;
     use super::*;
 
     #[test]

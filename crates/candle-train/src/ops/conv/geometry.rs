@@ -4,7 +4,14 @@ use std::ops::Range;
 
 use candle_core::{Result, bail};
 
-use super::Sliding;
+/// Stride, padding, dilation and groups of a convolution, along rows and columns.
+#[derive(Clone, Copy)]
+pub(super) struct Sliding {
+    pub(super) stride: [usize; 2],
+    pub(super) padding: [usize; 2],
+    pub(super) dilation: [usize; 2],
+    pub(super) groups: usize,
+}
 
 /// Sizes of one convolution; x (n, h, w, ci), weight (co, ci / groups, kh, kw), y (n, oh, ow, co).
 ///

@@ -32,15 +32,13 @@ use super::storage::{read, read_numbers};
 use super::weight::{Destination, Weight};
 use super::widen::is_half;
 use crate::{Convolutions, Precision};
-use algorithm::Algorithm;
+use algorithm::{Algorithm, PIXELS, add_bias};
 pub use autocast::autocast_conv2d;
 pub(super) use geometry::Geometry;
 pub use geometry::Rounding;
+use geometry::Sliding;
 pub use normalised::{ConvNorm, conv_batch_norm};
 pub use transposed::{conv_transpose1d, conv_transpose2d};
-
-/// Pixels that get their bias together.
-const PIXELS: usize = 256;
 
 /// Stride and padding of a window that slides over an image, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,15 +89,6 @@ pub struct ConvOptions {
     pub convolutions: Convolutions,
 }
 
-/// Along rows and columns.
-#[derive(Clone, Copy)]
-struct Sliding {
-    stride: [usize; 2],
-    padding: [usize; 2],
-    dilation: [usize; 2],
-    groups: usize,
-}
-
 /// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
 ///
 /// x (n, h, w, ci), weight (co, ci / groups, kh, kw), bias (co) -> (n, oh, ow, co), f32. Each group
@@ -141,13 +130,6 @@ fn check_bias(bias: Option<&Weight>, channels: usize) -> Result<Option<&Tensor>>
     match bias.filter(|bias| bias.dims() != [channels]) {
         Some(bias) => bail!("a bias of shape {:?} for {channels} channels", bias.dims()),
         None => Ok(bias),
-    }
-}
-
-/// Adds to each pixel of a block.
-fn add_bias(block: &mut [f32], bias: &[f32]) {
-    for pixel in block.chunks_exact_mut(bias.len()) {
-        pixel.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
     }
 }
 

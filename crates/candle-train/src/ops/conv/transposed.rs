@@ -4,8 +4,8 @@
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::algorithm::Algorithm;
-use super::geometry::Geometry;
-use super::{ConvOptions, Slides, Sliding};
+use super::geometry::{Geometry, Sliding};
+use super::{ConvOptions, Slides};
 use crate::Precision;
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, Input, Operation};

@@ -85,7 +85,7 @@ pub(super) fn from_hwio(g: &Geometry, hwio: &[f32]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sliding;
+    use super::super::geometry::Sliding;
     use super::*;
 
     #[test]

@@ -110,7 +110,7 @@ fn images(g: &Geometry) -> (Images, Images) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sliding;
+    use super::super::geometry::Sliding;
     use super::*;
     use crate::ops::precision::round_block;
     use crate::ops::testing::values;

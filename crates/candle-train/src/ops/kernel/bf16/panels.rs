@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::product::CACHE_BLOCK;
 use super::{DEPTH, Instructions, LINES, Order, Tile, WORDS};
 use crate::ops::element::Element;
 use crate::ops::kernel::panels::Source;
@@ -13,6 +12,9 @@ use crate::ops::scratch::Scratch;
 
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = 2 * LINES;
+/// Blocks of the inner dimension that pass together: a strip of A stays in the first-level cache,
+/// and of B, 512 rows in the second-level cache.
+pub(super) const CACHE_BLOCK: usize = 512 / DEPTH;
 /// Pairs of tiles from which on packing is worth several threads.
 const PARALLEL: usize = 32;
 /// Panels that one thread packs together: 1 KiB of each row.

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::instructions::Multiplier;
-use super::panels::{Bf16Panels, COLUMNS, Tiles};
-use super::{DEPTH, LINES, Order};
+use super::panels::{Bf16Panels, CACHE_BLOCK, COLUMNS, Tiles};
+use super::{LINES, Order};
 use crate::ops::kernel::level::best;
 use crate::ops::kernel::product::{Epilogue, Output, Packed, Write, finish};
 
@@ -12,9 +12,6 @@ use crate::ops::kernel::product::{Epilogue, Output, Packed, Write, finish};
 pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
 /// Rows per block at most: what is read of B serves them all.
 pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
-/// Blocks of the inner dimension that pass together: a strip of A stays in the first-level cache,
-/// and of B, 512 rows in the second-level cache.
-pub(super) const CACHE_BLOCK: usize = 512 / DEPTH;
 
 /// As `kernel::product`.
 pub(in crate::ops::kernel) fn product<L: Packed>(
