@@ -110,7 +110,7 @@ const WORKS: [Work; 4] = [
     },
 ];
 
-/// The same kinds, small enough for a CPU.
+/// Models of the same kinds, small enough for a CPU.
 const TINY: [Work; 3] = [
     Work {
         key: "resnet50",
@@ -244,7 +244,7 @@ impl Work {
         device: &Device,
         (warm, steps): (usize, usize),
     ) -> Result<Measurement> {
-        // What the row before left is none of this one's.
+        // Memory that the row before left does not count for this one.
         trim_gpu_memory(device)?;
         let plan = Arc::new(plan);
         let built = Kinds::default().components(&plan, device);

@@ -1,5 +1,6 @@
-// Which kernels a program's last moments on a GPU went to. No profiler is needed: CUDA loads this library into any program,
-// ours or PyTorch's, and CUPTI, which comes with the toolkit and with PyTorch, tells it of each kernel and copy.
+// Profile of a program's last moments on a GPU, by kernel. No profiler is needed: CUDA loads this library into any
+// program, ours or PyTorch's, and CUPTI, which comes with the toolkit and with PyTorch, tells it of each kernel and
+// copy.
 //
 //     c++ -std=c++20 -O2 -shared -fPIC -I"$CUDA_HOME/include" -I"$CUDA_HOME/extras/CUPTI/include" benches/gpu_profile.cpp -o profile.so -l:libcupti.so.13
 //     CUDA_INJECTION64_PATH=$PWD/profile.so PROFILE_MS=400 PROGRAM
@@ -95,7 +96,7 @@ void print() {
 
 }  // namespace
 
-// What CUDA calls.
+// Entry point that CUDA calls.
 extern "C" int InitializeInjection() {
     cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
     for (auto kind : {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET}) {

@@ -78,7 +78,7 @@ impl Forward for Parameters {
         x + scaled.broadcast_add(&self.beta.tensor()?)?
     }
 
-    /// The same in a graph of ONNX, for `ddprun checkpoint export`.
+    /// The forward pass as a graph of ONNX, for `ddprun checkpoint export`.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let norms = graph.reduced("ReduceL2", x, &[1, 2]);
         let mean = graph.reduced("ReduceMean", &norms, &[3]);

@@ -64,7 +64,7 @@ pub fn resize(image: Image<'_, u8>, area: Area, filter: Filter, out: &mut [u8], 
 ///
 /// # Panics
 ///
-/// As [`resize`].
+/// On the same conditions as [`resize`].
 pub fn resize_u16(
     image: Image<'_, u16>,
     area: Area,

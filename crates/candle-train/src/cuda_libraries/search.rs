@@ -55,7 +55,7 @@ impl SearchEnvironment {
     }
 }
 
-/// Python's `sys.prefix`, for each `python3` on a search path.
+/// The `sys.prefix` of each `python3` on a search path.
 pub(super) fn prefixes_of_python(path: &OsStr) -> Vec<PathBuf> {
     let programs = std::env::split_paths(path).filter(|bin| bin.join("python3").exists());
     programs.filter_map(|bin| Some(bin.parent()?.to_owned())).collect()
@@ -78,7 +78,7 @@ pub(super) fn beginning_with(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// That none of `files` is there, where it was looked for, and where it comes from.
+/// Message that none of `files` was found: where it was looked for, and where it comes from.
 pub(super) fn missing(
     files: &[&str],
     folders: &[PathBuf],

@@ -6,8 +6,9 @@ use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param,
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
-/// PyTorch's defaults.
+/// PyTorch's default of `eps`.
 const EPS: f64 = 1e-5;
+/// PyTorch's default of `momentum`.
 const MOMENTUM: f64 = 0.1;
 
 /// `torch.nn.BatchNorm2d` over NHWC activations, fused with a residual and an activation.
@@ -42,8 +43,7 @@ impl BatchNorm2d {
         })
     }
 
-    /// The same with another number that is added to the variance, and another share by which
-    /// running statistics move.
+    /// Sets the number that is added to the variance, and the share by which running statistics move.
     #[must_use]
     pub fn with_options(self, eps: f64, momentum: f64) -> Self {
         Self { eps, momentum, ..self }
@@ -163,7 +163,7 @@ mod tests {
             pass.mode = Mode::Train { key, track: Track::Average(n) };
             norm.forward(&x, None, Activation::Identity, &pass)?;
         }
-        // The same with `momentum=None`.
+        // Running statistics with `momentum=None`.
         assert_eq!((buffer(0)?, buffer(1)?), (vec![3.5], vec![4.666_666_5]));
         Ok(())
     }

@@ -172,7 +172,7 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// The same with so many steps from one tap of the kernel to the next.
+    /// Sets the number of steps from one tap of the kernel to the next.
     #[must_use]
     pub fn dilated(self, dilation: usize) -> Self {
         let window = Slides { dilation: [1, dilation], ..self.window };

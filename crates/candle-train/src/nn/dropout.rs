@@ -44,7 +44,7 @@ impl Dropout {
 pub struct DropPath(Dropout);
 
 impl DropPath {
-    /// As [`Dropout::new`].
+    /// Drops the output of a sample with probability `p`.
     pub fn new(builder: &Builder, p: f64) -> Self {
         Self(Dropout::new(builder, p))
     }

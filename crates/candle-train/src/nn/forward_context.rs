@@ -73,13 +73,13 @@ impl ForwardContext {
         }
     }
 
-    /// The same for a part of a model that is not in training.
+    /// The context for a part of a model that is not in training.
     #[must_use]
     pub fn evaluating(&self) -> Self {
         Self { mode: Mode::Eval, ..self.clone() }
     }
 
-    /// The same with convolutions as plain sums, as exact as f32 allows.
+    /// Computes convolutions as plain sums, as exact as f32 allows.
     #[must_use]
     pub fn direct(self) -> Self {
         Self { convolutions: Convolutions::Direct, ..self }
@@ -91,13 +91,13 @@ impl ForwardContext {
 pub struct Lengths(Arc<[usize]>);
 
 impl Lengths {
-    /// As the samples came.
+    /// `steps` of each sample of a batch, in order.
     pub fn new(steps: Vec<usize>) -> Self {
         Self(steps.into())
     }
 
-    /// The same where `steps` have `stride` of the former each: a step is a sample's own if it
-    /// begins in it. At least the first one is.
+    /// Lengths after a layer that makes `steps` steps, each of `stride` of the former: a step is a
+    /// sample's own if it begins in it. At least the first one is.
     pub fn among(&self, steps: usize, stride: usize) -> Vec<usize> {
         let own = |&length: &usize| length.div_ceil(stride.max(1)).clamp(1, steps.max(1));
         self.0.iter().map(own).collect()

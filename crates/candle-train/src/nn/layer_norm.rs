@@ -28,7 +28,7 @@ impl LayerNorm {
         Ok(Self { weight, bias: None, eps: 1e-5 })
     }
 
-    /// The same with another number that is added to the variance.
+    /// Sets the number that is added to the variance.
     #[must_use]
     pub fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }
@@ -100,7 +100,7 @@ impl GroupNorm {
         })
     }
 
-    /// The same with another number that is added to the variance.
+    /// Sets the number that is added to the variance.
     #[must_use]
     pub fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }

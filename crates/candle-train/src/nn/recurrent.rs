@@ -149,7 +149,7 @@ fn layer_onnx(graph: &mut Graph, x: &Value, directions: &[Direction], cell: Cell
     Ok(graph.reshaped(&y, &[0, 0, (directions.len() * hidden) as i64]))
 }
 
-/// ONNX's order of PyTorch's gates.
+/// Position in PyTorch's weights of each gate, in ONNX's order.
 fn gate_order(cell: Cell) -> &'static [usize] {
     match cell {
         // Input, output, forget, cell.

@@ -163,7 +163,7 @@ impl Error {
     /// Remedy for the user.
     pub fn help(&self) -> Option<String> {
         // The state dict may be one of several entries of a checkpoint (`model_state_dict` in
-        // PyTorch's tutorials, `state_dict` of Lightning, `model` ...): that with most tensors.
+        // PyTorch's tutorials, `state_dict` of Lightning, `model` ...): the one with most tensors.
         const CONVERT: &str = "convert it once:\n  python -c 'import torch; from safetensors.torch \
                                import save_file; s = torch.load(\"{from}\", map_location=\"cpu\", \
                                weights_only=True); s = max([s] + [v for v in s.values() if \

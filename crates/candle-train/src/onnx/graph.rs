@@ -51,8 +51,8 @@ impl Graph {
         self.lengths = Some(lengths);
     }
 
-    /// The same, (n, 1), where steps have `stride` of those steps each; none where samples are not
-    /// padded.
+    /// Lengths of the samples, (n, 1), in steps of `stride` of the input's steps each; none where samples
+    /// are not padded.
     pub fn lengths(&mut self, stride: usize) -> Option<Value> {
         let lengths = self.lengths.clone()?;
         let stride = self.scalar(stride.max(1) as f64);

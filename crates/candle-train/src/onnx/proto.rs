@@ -181,10 +181,10 @@ pub struct DimensionProto {
 /// Length of an axis.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum DimensionValue {
-    /// Always this.
+    /// A fixed length.
     #[prost(int64, tag = "1")]
     Size(i64),
-    /// The same wherever this name stands.
+    /// A length that is the same wherever this name stands.
     #[prost(string, tag = "2")]
     Name(String),
 }

@@ -19,14 +19,14 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// The same on both sides.
+    /// A window with the same padding on both sides.
     pub fn new(kernel: &[usize], stride: &[usize], padding: &[usize], dilation: &[usize]) -> Self {
         let [kernel, stride, before, dilation] =
             [kernel, stride, padding, dilation].map(<[usize]>::to_vec);
         Self { kernel, stride, behind: before.clone(), before, dilation }
     }
 
-    /// With so many places more behind.
+    /// Adds `more` places behind.
     #[must_use]
     pub fn behind(mut self, more: &[usize]) -> Self {
         self.behind.iter_mut().zip(more).for_each(|(behind, more)| *behind += more);

@@ -206,14 +206,14 @@ pub(crate) trait Backward: Send + Sync {
     /// Name of the operation in messages.
     fn name(&self) -> &'static str;
 
-    /// As [`Operation::reads_result`].
+    /// [`Operation::reads_result`].
     #[cfg(any(feature = "cuda", test))]
     fn reads_result(&self) -> bool {
         true
     }
 
-    /// As [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond
-    /// the last that is returned have no gradient.
+    /// [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond the last
+    /// gradient that is returned have none.
     fn backward(
         &self,
         operands: &[&Tensor],

@@ -92,8 +92,8 @@ impl Windows {
         Ok(Self { n, h, w, c, oh, ow, kernel, slides, rounding })
     }
 
-    /// The same along both axes, without pixels between those of a window: what there are kernels
-    /// of GPUs for.
+    /// Side and window of pooling that is the same along both axes and not dilated, the kind that GPU
+    /// kernels exist for.
     #[cfg(feature = "cuda")]
     pub(super) fn square(&self) -> Option<(usize, Window)> {
         let window = Window { stride: self.slides.stride[0], padding: self.slides.padding[0] };

@@ -58,7 +58,7 @@ impl Lines {
         let Means { kernel, stride, padding, rounding, count_include_pad } = windows;
         let to = rounding.windows(from, kernel, stride, padding)?;
         Self::new(from, to, |i| {
-            // What hangs over the padding never counts.
+            // Places beyond the padding never count.
             let end = (i * stride + kernel).min(from + 2 * padding);
             let places = (i * stride..end).map(|at| at.wrapping_sub(padding));
             let seen: Vec<usize> = places.clone().filter(|&line| line < from).collect();

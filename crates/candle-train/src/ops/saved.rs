@@ -99,7 +99,7 @@ impl Saved {
         }
     }
 
-    /// The same as memory of Candle's.
+    /// The values as a storage of Candle's.
     pub(super) fn storage(self) -> Storage {
         Storage::Cpu(match self {
             Self::F32(values) => CpuStorage::F32(values),

@@ -28,7 +28,7 @@ pub fn vectorised<R>(f: impl FnMut() -> R) -> R {
     vectorised_for(kernel::best(), f)
 }
 
-/// As [`vectorised`], for the instruction set `level`.
+/// [`vectorised`] for the instruction set `level`.
 #[inline(always)]
 pub(crate) fn vectorised_for<R>(level: Arch, f: impl FnMut() -> R) -> R {
     level.dispatch(Loop(f))
@@ -71,8 +71,8 @@ pub(crate) fn build<T: Copy + Default + Send>(
     filled(n, BLOCK, fill)
 }
 
-/// As [`build`], in whole rows of `width` values: `fill(start, rows)`, with `start` the first row's
-/// position.
+/// [`build`] in whole rows of `width` values: calls `fill(start, rows)`, with `start` the position of
+/// the first row.
 pub(super) fn build_rows(
     n: usize,
     width: usize,

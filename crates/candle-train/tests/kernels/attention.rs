@@ -184,7 +184,7 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
         count(case.z() * t),
     ];
     gpu.run(&kernel("products"), shape, arguments);
-    // Where each gradient goes: into one tensor, or into three.
+    // Places of the gradients: in one tensor, or in three.
     let mut gradients = inputs.each_ref().map(|x| vec![f32::NAN; x.len()]);
     let places = gradients.each_mut().map(Vec::as_mut_ptr);
     let place =

@@ -44,7 +44,7 @@ impl Case {
         Self { c, x, residual, gamma: values(3, c), beta: values(4, c), dy: values(5, n) }
     }
 
-    /// The same with operands that `round` leaves as they are.
+    /// Rounds the operands.
     fn rounded(self, round: fn(f32) -> f32) -> Self {
         let all = |values: Vec<f32>| values.into_iter().map(round).collect();
         let x = self.x.into_iter().map(|v| round(v - 100.0)).collect();

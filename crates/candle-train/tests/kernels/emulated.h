@@ -1,5 +1,5 @@
-// What CUDA C++ has and C++ has not, so that the kernels of src/ops/cuda/kernels can be compiled for the CPU and tested
-// where there is no GPU: a thread for each thread of a block, one block after the other.
+// Features of CUDA C++ that C++ lacks, so that the kernels of src/ops/cuda/kernels can be compiled for the CPU and
+// tested where there is no GPU: a thread for each thread of a block, one block after the other.
 
 #include <barrier>
 #include <cmath>

@@ -189,7 +189,7 @@ fn a_row_that_is_not_finite_has_no_best_class_and_no_loss() {
     assert!(gradient[..2 * classes].iter().all(|g| g.is_nan()));
     assert!(gradient[2 * classes..].iter().all(|g| g.is_finite()));
     assert_eq!(right as usize, 1);
-    // What no class can be takes no part.
+    // Classes of logit -infinity take no part.
     let mut masked = values(2, classes);
     masked[..600].fill(f32::NEG_INFINITY);
     let (loss, gradient, _) = scored(gpu, &masked, &mut [700], [0.0, 1.0], 1.0, false);

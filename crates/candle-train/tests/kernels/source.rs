@@ -121,7 +121,7 @@ fn every_kernel_that_is_launched_is_there() {
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // Those named so translate kernels, and launch none.
+        // Files of this prefix translate kernels, and launch none.
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         if !is_rust || name.starts_with("kernel_") {
             continue;

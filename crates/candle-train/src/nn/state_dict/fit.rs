@@ -224,7 +224,7 @@ fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<Strin
         names.contains(name.as_str()) || names.contains(format!("{shared}{name}").as_str())
     };
     let outer: BTreeSet<String> = file.iter().filter_map(|(key, _)| first(key)).collect();
-    // What a file holds bare, too, would be there twice.
+    // A tensor that the file also holds without the prefix would be there twice.
     let bare: BTreeSet<&str> = file.iter().map(|(key, _)| key.as_str()).collect();
     let gain = |outer: &String| {
         let inside = file.iter().filter_map(|(key, _)| Some((key, key.strip_prefix(outer)?)));

@@ -41,7 +41,7 @@ pub struct Attention {
     pub precision: Precision,
 }
 
-/// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v
+/// `torch.nn.functional.scaled_dot_product_attention` with heads side by side: q (b, t, w), k and v
 /// (b, s, w) -> (b, t, w), f32.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_within([q, k, v], attention, None)
@@ -125,7 +125,7 @@ impl Heads {
         Ok(Self { attention, sizes, lengths: Vec::new(), log_sums })
     }
 
-    /// The same over the first keys of each sample.
+    /// Limits each sample to its first keys, as many as its length.
     fn within(self, lengths: Option<&[usize]>) -> Result<Self> {
         let Sizes { b, s, .. } = self.sizes;
         let Some(lengths) = lengths else { return Ok(self) };

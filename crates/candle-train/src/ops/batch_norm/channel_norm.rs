@@ -428,8 +428,7 @@ pub(in crate::ops) fn add_gradients<E: Element>(
     );
 }
 
-/// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not
-/// positive.
+/// [`add_gradients`] with g 0 where the output, recomputed as in forward, was not positive.
 #[inline(always)]
 fn add_gated_gradients<E: Element>(
     plain: &mut [f32],

@@ -139,7 +139,8 @@ fn moments(rows: usize, [mean, variance]: &[Vec<f32>; 2]) -> Moments {
     Moments { rows, channels: mean.iter().zip(variance).map(channel).collect() }
 }
 
-/// As [`crate::ops::batch_norm()`] and [`crate::ops::sync_batch_norm()`]; x (..., c) is contiguous.
+/// [`crate::ops::batch_norm()`] and, with a group, [`crate::ops::sync_batch_norm()`] on a GPU; x (..., c) is
+/// contiguous.
 pub(super) fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
@@ -156,7 +157,7 @@ pub(super) fn batch_norm(
     Ok((apply(x, gamma, beta, residual, norm, true)?, statistics))
 }
 
-/// As [`crate::ops::batch_norm_running()`]; x (..., c) is contiguous.
+/// [`crate::ops::batch_norm_running()`] on a GPU; x (..., c) is contiguous.
 pub(super) fn batch_norm_running(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],

@@ -51,7 +51,7 @@ impl Moments {
         self.rows += other.rows;
     }
 
-    pub(super) fn statistics(&self) -> BatchStatistics {
+    pub(in crate::ops) fn statistics(&self) -> BatchStatistics {
         let variance = |channel: &[f64; 2]| (channel[1] / self.rows as f64) as f32;
         BatchStatistics::new(
             self.channels.iter().map(|channel| channel[0] as f32).collect(),

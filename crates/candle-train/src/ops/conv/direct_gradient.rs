@@ -52,14 +52,14 @@ struct Work<'a, X, D> {
 }
 
 impl<X: Factor, D: Factor> Work<'_, X, D> {
-    /// The pixels in at most [`PIXELS`], as many for each of `parts`.
+    /// Blocks of at most [`PIXELS`] pixels, as many for each of `parts`.
     fn blocks(&self, parts: usize) -> Vec<Range<usize>> {
         let pixels = self.g.pixels();
         let blocks = pixels.div_ceil(PIXELS).next_multiple_of(parts);
         (0..blocks).map(|i| pixels * i / blocks..pixels * (i + 1) / blocks).collect()
     }
 
-    /// (groups, taps, ci, co).
+    /// Gradient (groups, taps, ci, co): blocks of pixels in parallel, each part with a sum of its own.
     fn parts(&self) -> Vec<f32> {
         let parts = self.g.pixels().div_ceil(MIN_PIXELS).clamp(1, PARTS);
         let blocks = self.blocks(parts);
@@ -106,7 +106,6 @@ impl<X: Factor, D: Factor> Work<'_, X, D> {
         Panels::pack(self.format, source, &[0], pixels.len(), self.g.group_outputs())
     }
 
-    /// As [`Work::parts`].
     fn spread(&self) -> Vec<f32> {
         let g = self.g;
         let inputs = g.group_inputs();

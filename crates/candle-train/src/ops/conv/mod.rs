@@ -62,7 +62,7 @@ pub struct Slides {
 }
 
 impl Slides {
-    /// The same along rows and columns.
+    /// `window` along rows and columns, not dilated.
     pub const fn square(window: Window) -> Self {
         let Window { stride, padding } = window;
         Self { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1] }

@@ -122,7 +122,7 @@ impl OnGpu for Transposed {
     }
 }
 
-/// As [`super::conv_batch_norm`], whose checks have passed; x is contiguous.
+/// [`super::conv_batch_norm`] on a GPU, after its checks; x is contiguous.
 pub(super) fn conv_batch_norm(
     x: &Tensor,
     residual: Option<&Tensor>,

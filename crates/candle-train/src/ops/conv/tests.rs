@@ -94,7 +94,7 @@ impl Case {
         ]
     }
 
-    /// The same of operands and results that are held in bf16.
+    /// Results with operands and results held in bf16.
     fn compute_held(&self, method: Method) -> [Vec<f32>; 3] {
         let algorithm = Algorithm { method, precision: Precision::Bf16 };
         let [x, r] = [&self.x, &self.r].map(|values| {

@@ -55,7 +55,7 @@ pub(super) fn by_tap(weight: &[f32], taps: usize) -> Cow<'_, [f32]> {
 /// Outputs whose filters are written together: what is read is a cache line.
 const OUTPUTS: usize = 16;
 
-/// PyTorch's order from that of all groups, (groups, kh, kw, ci, co).
+/// Converts (groups, kh, kw, ci, co) to PyTorch's order.
 pub(super) fn from_hwio(g: &Geometry, hwio: &[f32]) -> Vec<f32> {
     let inputs = g.group_inputs();
     let outputs = g.group_outputs();

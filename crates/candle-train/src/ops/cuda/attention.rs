@@ -51,7 +51,7 @@ pub(in crate::ops) struct Attend<'a> {
     pub(in crate::ops) keeps: bool,
 }
 
-/// Forward's result, and the gradient of it that backward starts from.
+/// Result of forward, and the gradient of it that backward starts from.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Outcome {
     /// (b, t, heads d), f32.

@@ -231,12 +231,12 @@ impl Gpu {
         Ok(Self { device: device.as_cuda_device()?.clone() })
     }
 
-    /// As Candle calls it.
+    /// Candle's device.
     pub fn device(&self) -> Device {
         Device::Cuda(self.device.clone())
     }
 
-    /// Candle's handle.
+    /// Candle's handle of the GPU.
     pub fn cuda(&self) -> &CudaDevice {
         &self.device
     }
@@ -284,7 +284,7 @@ impl Gpu {
         self.launch_of(Kernels::Common, kernel, grid, arguments)
     }
 
-    /// The same, of other kernels than the common ones.
+    /// Enqueues a kernel of `kernels`; an empty grid is no launch.
     pub(super) fn launch_of(
         &self,
         kernels: Kernels,

@@ -103,7 +103,7 @@ impl H2dPrefetcher {
 
     fn make(&self, n: usize) -> Result<PinnedBuffer> {
         let stream = self.gpu.cuda().cuda_stream();
-        // What this thread gives the compute stream must not become part of a recording.
+        // Work that this thread gives the compute stream must not become part of a recording.
         let _alone = compute_stream();
         // SAFETY: every element is written before the memory is read.
         let host = unsafe { stream.context().alloc_pinned(n) }.w()?;

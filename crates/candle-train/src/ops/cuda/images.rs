@@ -8,7 +8,7 @@ use super::kernel_args::{Address, Arg, args, suffix, whole};
 /// Most images of one launch.
 const MAX_IMAGES: usize = 65_535;
 
-/// Each of `images` matrices (rows, columns) transposed.
+/// Transposes each of `images` matrices (rows, columns).
 pub(in crate::ops) fn transpose(
     gpu: &Gpu,
     x: Address,

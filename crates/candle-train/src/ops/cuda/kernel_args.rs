@@ -70,7 +70,7 @@ pub(in crate::ops) fn product_dtype(precision: Precision) -> DType {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct Rule {
-    /// One of the constants below.
+    /// Kind of rule: one of the constants below.
     pub kind: i32,
     /// Learning rate; `NAdam`'s factor of the gradient.
     pub lr: f32,

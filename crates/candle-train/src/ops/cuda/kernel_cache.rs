@@ -24,7 +24,7 @@ pub fn keep_kernels_in(folder: PathBuf) {
 /// Everything that a translation depends on.
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
-    /// As `sm_90`.
+    /// Architecture of the GPU, such as `sm_90`.
     pub(super) architecture: &'a str,
     /// Version of NVRTC: other versions make other code.
     pub(super) version: (i32, i32),

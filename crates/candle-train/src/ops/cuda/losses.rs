@@ -34,7 +34,7 @@ impl Logits {
         Ok(Self { values: of_f32(logits)?, rows, classes })
     }
 
-    /// The same with a row for each position of all dimensions but the last.
+    /// Logits of a tensor (..., classes), with a row for each position of the other dimensions.
     pub(in crate::ops) fn of_positions(logits: &Tensor) -> Result<Self> {
         let classes = logits.dims().last().copied().unwrap_or(1);
         let rows = logits.elem_count() / classes.max(1);
@@ -274,7 +274,7 @@ pub(in crate::ops) struct Differences {
 }
 
 impl Differences {
-    /// Those between the elements of two contiguous tensors.
+    /// Differences between the elements of two contiguous tensors.
     pub(in crate::ops) fn of(operands: [&Tensor; 2], absolute: bool) -> Result<Self> {
         let [prediction, target] = operands;
         let n = prediction.elem_count();

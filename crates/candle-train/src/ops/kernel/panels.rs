@@ -64,7 +64,7 @@ impl F32Panels {
         Self::pack_for(best(), source, taps, depth, columns)
     }
 
-    /// As [`F32Panels::pack`], for a given level.
+    /// [`F32Panels::pack`] for a given instruction set.
     pub(in crate::ops) fn pack_for(
         level: Arch,
         source: Source<'_>,

@@ -20,7 +20,7 @@ use super::storage::{overwrite, read, tensor};
 use super::weight::{Destination, Weight};
 use crate::Precision;
 
-/// As `torch.nn.functional.linear`: x (..., in), weight (out, in), bias (out) -> (..., out), f32.
+/// `torch.nn.functional.linear`: x (..., in), weight (out, in), bias (out) -> (..., out), f32.
 ///
 /// Under a half precision, operands, result and gradients are rounded to it.
 pub fn linear(

@@ -41,7 +41,7 @@ impl<'a, const I: usize, T: Transform<I, 6>, E: Element> Gather<'a, I, T, E> {
         run(best(), Run { gather: self, tiles, bands, transformed });
     }
 
-    /// The same for adjoining runs of bands, on all threads.
+    /// [`Gather::run`] for adjoining runs of bands, on all threads.
     pub(super) fn run_all(&self, tiles: &Tiles, blocks: &[Range<usize>]) -> Components {
         let first = blocks.first().map_or(0, |bands| bands.start);
         let place = |band: usize| tiles.within(&(first..band));
@@ -111,7 +111,7 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
                     #[inline(always)]
                     |row, column| {
                         let here = &pixels[row][column][first.min(channels)..];
-                        // What only the next tile of the band reads.
+                        // Pixels that only the next tile of the band reads.
                         if column + TILE >= I {
                             fetch(here, TILE * channels);
                         }

@@ -182,9 +182,9 @@ impl TileSize {
 /// Sizes of the tiles of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sizes {
-    /// Each counts as whole.
+    /// Every tile counts as whole.
     Whole,
-    /// Those at the end may have fewer pixels.
+    /// Tiles at the end may have fewer pixels.
     Any,
 }
 

@@ -17,7 +17,7 @@ struct Attended {
     u64 key, threshold;
 };
 
-// Whether dropout keeps a probability.
+// True if dropout keeps a probability.
 __device__ inline bool keeps(const Attended& p, u32 head, u32 query, u32 key) {
     return is_kept(p.key, ((u64)head * p.t + query) * p.s + key, p.threshold);
 }
@@ -31,7 +31,7 @@ __device__ inline u32 column_of(u32 first, u32 i) {
     return first + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
-// Where the values of a head begin in (b, length, columns), whose first head is at column `first`.
+// Index of the first value of a head in (b, length, columns), whose first head is at column `first`.
 __device__ inline u64 begin_of_head(
     u64 head, const Attended& p, u64 length, u64 columns, u64 first, u64 d
 ) {
@@ -39,7 +39,7 @@ __device__ inline u64 begin_of_head(
 }
 
 // Scores of a tile (16, 8 N) become powers: those of scores less the largest one of the row so far.
-// What was added up before shrinks if there is a larger one now.
+// The sums so far shrink if there is a larger one now.
 template <int N, int D>
 __device__ inline void advance_softmax(
     float (*scores)[4], float (*out)[4], float* largest, float* sums, float scale
@@ -79,7 +79,7 @@ __device__ inline void attention_forward(
     const u32 KEYS = Tile<D>::rows;
     __shared__ Pack<T, 8> keys[2][Tile<D>::packs], values[2][Tile<D>::packs];
     u32 t = p.t, s = p.s, blocks = (t + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
-    // Those that see most keys first.
+    // The queries that see most keys come first.
     u32 head = blockIdx.x / blocks, first = (blocks - 1 - blockIdx.x % blocks) * ATTENTION_ROWS;
     q += (u64)head * t * D, k += (u64)head * s * D, v += (u64)head * s * D;
     u32 seen = p.causal && first + ATTENTION_ROWS < s ? first + ATTENTION_ROWS : s;
@@ -206,7 +206,7 @@ __device__ inline void attention_gradient_of_keys(
     __shared__ Pack<T, 8> queries[2][Tile<D>::packs], incoming[2][Tile<D>::packs];
     __shared__ float numbers[2][2][QUERIES];
     u32 t = p.t, s = p.s, blocks = (s + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
-    // Those that most queries see first.
+    // The keys that most queries see come first.
     u32 head = blockIdx.x / blocks, first = blockIdx.x % blocks * ATTENTION_ROWS;
     q += (u64)head * t * D, k += (u64)head * s * D, v += (u64)head * s * D;
     dy += (u64)head * t * D, logarithms += (u64)head * t, products += (u64)head * t;

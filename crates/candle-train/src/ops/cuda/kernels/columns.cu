@@ -6,7 +6,7 @@
 #define COLUMNS 32
 #define LANES 8
 
-// What a block of 32 x 8 threads takes, a column each, one row in LANES: the filters of grouped.cu.
+// Share of a block of 32 x 8 threads, a column each, one row in LANES: the filters of grouped.cu.
 struct Span { u64 column, first, last; };
 
 __device__ inline Span span(u64 rows, u64 rows_per_chunk) {
@@ -56,8 +56,8 @@ __device__ inline double merged(const float* partial, u64 stride, u64 chunks, u6
     return merging_sum(sum);
 }
 
-// What a thread takes: the N columns of one pack, of one row in `lanes`. A block has ROW_THREADS threads and as many packs
-// side by side as there are, up to 32.
+// Share of a thread: the N columns of one pack, of one row in `lanes`. A block has ROW_THREADS threads and as many
+// packs side by side as there are, up to 32.
 struct Part {
     u32 width, lane, lanes;
     bool is_inside;
@@ -258,8 +258,8 @@ __device__ inline void batch_norm(
     });
 }
 
-// Where a rectifier let values through: everywhere, as there is none; where its output is positive; or, where nothing was
-// added before it, where the norm is.
+// Places where a rectifier let values through: everywhere, as there is none; where its output is positive; or, where
+// nothing was added before it, where the norm is.
 enum Gate { NO_GATE, OUTPUT, NORM };
 
 // Per chunk and column, partial (chunks, 2, c): sums of g and of g (x - mean), with g the gradient before the

@@ -1,4 +1,4 @@
-// What all kernels share: number types, sums over a block, random numbers.
+// Definitions that all kernels share: number types, sums over a block, random numbers.
 //
 // Values are read and written as f32, bf16 or f16; sums are f32 or f64, always in the same order, so that
 // equal inputs give equal bits. nvrtc compiles this text without any header.
@@ -83,7 +83,7 @@ __device__ inline Pack<T, N> pack(const T* x, u64 i) { return ((const Pack<T, N>
 template <int N, typename T>
 __device__ inline void unpack(const Pack<T, N>& values, T* y, u64 i) { ((Pack<T, N>*)y)[i] = values; }
 
-// Whether packs of four may begin there, or there is nothing.
+// True if packs of four may begin at `x`, or it is null.
 template <typename T>
 __device__ inline bool fits_four(const T* x) { return (u64)x % sizeof(Pack<T, 4>) == 0; }
 
@@ -216,7 +216,7 @@ __device__ inline u64 random_bits(u64 key, u64 counter) {
     return z ^ (z >> 31);
 }
 
-// Whether dropout keeps an element: its number of 53 bits is at least `threshold`.
+// True if dropout keeps an element: its number of 53 bits is at least `threshold`.
 __device__ inline bool is_kept(u64 key, u64 element, u64 threshold) {
     return random_bits(key, element) >> 11 >= threshold;
 }

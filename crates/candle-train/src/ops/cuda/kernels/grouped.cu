@@ -1,12 +1,12 @@
 // Convolutions of groups of few channels, channels last: each output is gathered by one thread, sums are f32.
 
-// As `Shape` in ops/cuda/grouped.rs: x (n, h, w, ci), weight (co, kh, kw, ci / groups), y (n, oh, ow, co).
+// As `GroupedShape` in ops/cuda/kernel_args.rs: x (n, h, w, ci), weight (co, kh, kw, ci / groups), y (n, oh, ow, co).
 struct GroupedShape {
     u32 n, h, w, ci, oh, ow, co, kh, kw;
     u32 stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, groups;
 };
 
-// Where a tap of an output pixel reads along one axis; beyond the image numbers wrap, and so lie outside of it as well.
+// Position that a tap of an output pixel reads along one axis; before the image numbers wrap, and so lie outside.
 __device__ inline u32 read_at(u32 out, u32 tap, u32 stride, u32 padding, u32 dilation) {
     return out * stride + tap * dilation - padding;
 }

@@ -72,7 +72,7 @@ KERNEL cross_entropy_scored(
     });
 }
 
-// What a pass found, for the CPU to read later: loss, right answers, and how much the pass counts. The sum of the
+// Results of a pass, for the CPU to read later: loss, right answers, and how much the pass counts. The sum of the
 // losses over a divisor is `loss`, too; without `loss`, only right answers are counted. One block.
 KERNEL cross_entropy_found(
     const double* losses, const u32* hits, float* loss, double* found, double divisor, double weight, u64 n
@@ -92,7 +92,7 @@ KERNEL cross_entropy_found(
     found[2] = weight;
 }
 
-// The same of a loss that is known; right answers that are negative were counted already.
+// `cross_entropy_found` of a loss that is known; right answers that are negative were counted already.
 KERNEL note_found(const float* loss, double* found, double right, double weight) {
     if (threadIdx.x != 0) return;
     found[0] = *loss;

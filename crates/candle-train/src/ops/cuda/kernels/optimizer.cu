@@ -1,9 +1,9 @@
 // Gradients in flat buckets: their squares, and the update of all parameters in one launch.
 
-// Most state tensors of a rule. As in ops/cuda/optimizer.rs.
+// Most state tensors of a rule. As in ops/cuda/kernel_args.rs.
 constexpr int MOST_STATE = 3;
 
-// Where a parameter and what belongs to it lie. As `ParameterAddresses` in ops/cuda/optimizer.rs.
+// Addresses of a parameter and its state. As `ParameterAddresses` in ops/cuda/kernel_args.rs.
 struct ParameterAddresses {
     float* values;
     const float* gradient;
@@ -14,7 +14,7 @@ struct ParameterAddresses {
     u32 idle;
 };
 
-// As `Rule` in ops/cuda/optimizer.rs.
+// As `Rule` in ops/cuda/kernel_args.rs.
 struct Rule {
     int kind;
     float lr, momentum, damp;
@@ -33,7 +33,7 @@ __device__ inline float lerp_as_torch(float start, float end, float weight) {
     return weight < 0.5f ? start + weight * (end - start) : end - (end - start) * (1.0f - weight);
 }
 
-// Where a value goes along the gradient `g`; its state moves on. `shrink` is what weight decay leaves of it.
+// The value after a step along the gradient `g`; its state moves on. `shrink` is what weight decay leaves of it.
 __device__ inline float moved(const Rule& rule, float value, float g, float shrink, float* state) {
     switch (rule.kind) {
     case SGD:
@@ -78,7 +78,7 @@ __device__ inline float moved(const Rule& rule, float value, float g, float shri
     }
 }
 
-// What the GPU decides about an update by itself: the factor of clipping by norm, and whether parameters move.
+// Decisions of the GPU about an update: the factor of clipping by norm, and whether parameters move.
 struct Decision {
     float clip;
     u32 moves;

@@ -96,7 +96,7 @@ __device__ inline void row_norm_held(
         }
     }
     block_sums(sums);
-    // What rounding left of the mean.
+    // Rounding error of the mean.
     float rest = rms ? 0.0f : sums[0] / (float)c;
     float inverse = inverse_spread(sums, rest, c, eps);
     for (int j = 0; j < PACKS; ++j) {
@@ -108,7 +108,7 @@ __device__ inline void row_norm_held(
     row.write(y, c);
 }
 
-// The same of a row of any length.
+// A row of any length.
 __device__ inline void row_norm_read(
     const float* x, const float* residual, const float* gamma, const float* beta, float* y, double eps, int rms, u64 c
 ) {
@@ -134,7 +134,7 @@ __device__ inline void row_norm_gradient_held(
         g.read(dy + start, c);
         row.read_sum(x + start, residual ? residual + start : residual, c);
         if (!rms) row.centre(c);
-        // Of x - mean, its squares, g = gamma dy, and g (x - mean).
+        // Sums of x - mean, its squares, g = gamma dy, and g (x - mean).
         float sums[4] = {};
         for (int j = 0; j < PACKS; ++j) {
             for (int k = 0; k < 4; ++k) {
@@ -146,7 +146,7 @@ __device__ inline void row_norm_gradient_held(
             }
         }
         block_sums(sums);
-        // What rounding left of the mean.
+        // Rounding error of the mean.
         float rest = rms ? 0.0f : sums[0] / (float)c;
         float inverse = inverse_spread(sums, rest, c, eps);
         float offset = rms ? 0.0f : sums[2] / (float)c;
@@ -165,7 +165,7 @@ __device__ inline void row_norm_gradient_held(
     if (of_beta) plain.write(of_beta, c);
 }
 
-// The same of rows of any length; each thread adds up its own columns where the sums are to be.
+// Rows of any length; each thread adds up its own columns where the sums are to be.
 __device__ inline void row_norm_gradient_read(
     const float* x, const float* residual, const float* gamma, float* dy, float* of_gamma, float* of_beta,
     double eps, int rms, u64 first, u64 last, u64 c
@@ -253,7 +253,7 @@ KERNEL row_norm_sums(
     (blockIdx.y == 0 ? gamma : beta)[column] = (float)sum;
 }
 
-// How a row of n values goes in packs of four: they begin after `head` values.
+// Division of a row of n values into packs of four, which begin after `head` values.
 struct Cut { u32 head, packs; };
 
 // No packs where x and y do not lie alike.
@@ -266,7 +266,7 @@ __device__ inline Cut cut(const float* x, const float* y, u32 n) {
 // Number i of the values before and after the packs.
 __device__ inline u32 place_at_edge(Cut c, u32 i) { return i < c.head ? i : i + 4 * c.packs; }
 
-// What is known of a row after some of its values: the largest, its first place, and the sums of e^(value - largest) and of
+// State of a row after some of its values: the largest, its first place, and the sums of e^(value - largest) and of
 // the values. NaN is not the largest, but makes the sums NaN.
 struct Seen {
     float largest, exponentials;
@@ -305,7 +305,7 @@ __device__ inline void see(Seen& s, const Pack<float, N> (&x)[PACKS], u32 place,
     }
 }
 
-// What a thread sees of a row.
+// State after the values of a row that this thread reads.
 __device__ inline Seen seen(const float* x, u32 n, bool adds) {
     Seen s = {NO_VALUE, 0.0f, n, 0.0};
     Cut c = cut(x, x, n);
@@ -326,7 +326,7 @@ __device__ inline Seen seen(const float* x, u32 n, bool adds) {
     return s;
 }
 
-// What a block finds out about a row: the largest value, the first place that holds it (n where it is no number), and the
+// Results of a block for a row: the largest value, the first place that holds it (n where it is no number), and the
 // sums of e^(value - largest) and, if `adds`, of value - largest.
 struct RowSums {
     float largest;
@@ -514,7 +514,7 @@ __device__ inline void move_heads_at_once(
     }
 FOR_ALL_TYPES(ROW_KERNELS)
 
-// Where element i of group `blockIdx.x` lies in x (n, positions, c): a block for each group of each sample.
+// Layout of group `blockIdx.x` in x (n, positions, c): a block for each group of each sample.
 struct Group { u64 start, groups, width, c; };
 
 __device__ inline Group group(u64 positions, u64 groups, u64 c) {

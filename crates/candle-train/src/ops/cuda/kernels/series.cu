@@ -31,7 +31,7 @@ KERNEL moving_average(const float* x, float* y, u64 window, int centred, u64 c, 
     }
 }
 
-// Where element i of (samples, steps, series) is when each series has a row of its own.
+// Index of element i of (samples, steps, series) when each series has a row of its own.
 __device__ inline u64 by_series(u64 i, u64 steps, u64 series) {
     return (i / (steps * series) * series + i % series) * steps + i / series % steps;
 }

@@ -16,7 +16,7 @@ struct Tile {
     static const u32 packs = rows * D / 8;
 };
 
-// Where a pack of a row lies in a tile. The packs of a row change places, so that those of eight
+// Index of a pack of a row in a tile. The packs of a row change places, so that those of eight
 // rows that have equal numbers lie in different banks.
 template <int D>
 __device__ inline u32 place_in_tile(u32 row, u32 pack) {
@@ -95,7 +95,7 @@ __device__ inline void rows_as_columns(const Pack<T, 8>* tile, u32 row, u32 colu
     LOAD_MATRICES("", tile + place, b);
 }
 
-// The same 16 by 16, rows as rows.
+// A block of 16 by 16 values, rows as rows.
 template <int D, typename T>
 __device__ inline void rows_as_rows(const Pack<T, 8>* tile, u32 row, u32 column, u32* b) {
     u32 lane = threadIdx.x % 32;

@@ -180,7 +180,7 @@ fn transposed(r: &[__m512i; 16]) -> [__m512i; 16] {
     out
 }
 
-/// As `amx::Tiles::multiply`, for the first `rows` rows; rows up to the next multiple of eight are
+/// `amx::Tiles::multiply` for the first `rows` rows; rows up to the next multiple of eight are
 /// written to as well. `PAIRS_FIRST`: tiles of A hold the first pairs of all lines, then the second
 /// ones, else all pairs of the first line, then those of the second.
 ///

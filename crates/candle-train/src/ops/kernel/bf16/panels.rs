@@ -59,7 +59,7 @@ pub(in crate::ops) struct Bf16Panels {
 }
 
 impl Bf16Panels {
-    /// As `Panels::pack`.
+    /// Packs `source`, rounded to bf16; the arguments are those of `Panels::pack`.
     pub(in crate::ops::kernel) fn pack<E: Element>(
         instructions: Instructions,
         source: Source<'_, E>,

@@ -13,7 +13,7 @@ pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
 /// Rows per block at most: what is read of B serves them all.
 pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
 
-/// As `kernel::product`.
+/// `kernel::product` with bf16 panels.
 pub(in crate::ops::kernel) fn product<L: Packed>(
     left: &mut L,
     b: &Bf16Panels,
