@@ -339,9 +339,9 @@ struct Flags {
 
 impl Flags {
     fn read() -> Self {
-        let asked: Vec<String> = std::env::args().collect();
-        let place = |flag: &str| asked.iter().position(|argument| argument == flag);
-        let value = |flag: &str| asked.get(place(flag)? + 1).cloned();
+        let arguments: Vec<String> = std::env::args().collect();
+        let place = |flag: &str| arguments.iter().position(|argument| argument == flag);
+        let value = |flag: &str| arguments.get(place(flag)? + 1).cloned();
         let has = |flag: &str| place(flag).is_some();
         Self {
             tiny: has("--tiny"),

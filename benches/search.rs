@@ -169,10 +169,10 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
 }
 
 /// `0.41 (0.40-0.45)`: the median and the middle half of them.
-fn spread(mut found: Vec<f64>) -> String {
-    found.sort_by(f64::total_cmp);
-    let at = |share: f64| found[((found.len() - 1) as f64 * share).round() as usize];
-    let median = f64::midpoint(found[(found.len() - 1) / 2], found[found.len() / 2]);
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
     format!("{median:.4} ({:.4} to {:.4})", at(0.25), at(0.75))
 }
 
@@ -199,8 +199,8 @@ fn main() {
     println!("|---|---|---|---|---|---|---|");
     for problem in problems() {
         let their = |sampler: &str| {
-            let found = theirs.get(&(problem.name.to_owned(), sampler.to_owned()));
-            found.map_or_else(|| "not run".to_owned(), |found| spread(found.clone()))
+            let values = theirs.get(&(problem.name.to_owned(), sampler.to_owned()));
+            values.map_or_else(|| "not run".to_owned(), |values| spread(values.clone()))
         };
         println!(
             "| {} | {} | {:.4} | {} | {} | {} | {} |",

@@ -60,9 +60,9 @@ pub(crate) fn all(names: &[String], pairs: usize, only: &Selection) {
     let wanted = |comparison: &Comparison| {
         names.is_empty() || names.iter().any(|name| name == comparison.name)
     };
-    let mut found = Found::default();
+    let mut tables = Tables::default();
     for comparison in comparisons(&python, only).into_iter().filter(wanted) {
-        found.add(comparison, pairs);
+        tables.add(comparison, pairs);
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
@@ -71,18 +71,18 @@ pub(crate) fn all(names: &[String], pairs: usize, only: &Selection) {
         python.version()
     );
     println!("| work | ddprun | PyTorch | ratio: median (least to most) |\n|---|---|---|---|");
-    for row in found.rows.iter().chain(&found.best_of_each()) {
+    for row in tables.rows.iter().chain(&tables.best_of_each()) {
         println!("{row}");
     }
     println!("\n| work | PyTorch's mode | median of {TRIALS} runs |\n|---|---|---|");
-    for row in found.modes {
+    for row in tables.modes {
         println!("{row}");
     }
 }
 
 /// Rows of the tables so far.
 #[derive(Default)]
-struct Found {
+struct Tables {
     rows: Vec<String>,
     /// Each mode of PyTorch.
     modes: Vec<String>,
@@ -90,7 +90,7 @@ struct Found {
     training: BTreeMap<String, Vec<(&'static str, [f64; 2])>>,
 }
 
-impl Found {
+impl Tables {
     fn add(&mut self, comparison: Comparison, pairs: usize) {
         let (label, precision) = (comparison.label.clone(), comparison.precision);
         for Row { text, medians } in compare(comparison, pairs, &mut self.modes) {

@@ -249,14 +249,14 @@ impl Library {
         };
         let address = symbol(handle, known)?;
         // SAFETY: all fields are pointers, for which zero is a value.
-        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: `found` is a place for one answer.
-        let known = unsafe { libc::dladdr(address as *const c_void, &raw mut found) } != 0;
-        if !known || found.dli_fname.is_null() {
+        let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is a place for one answer.
+        let known = unsafe { libc::dladdr(address as *const c_void, &raw mut info) } != 0;
+        if !known || info.dli_fname.is_null() {
             return None;
         }
         // SAFETY: a text that lives as long as the library, which is never closed.
-        let file = unsafe { CStr::from_ptr(found.dli_fname) };
+        let file = unsafe { CStr::from_ptr(info.dli_fname) };
         Some(PathBuf::from(std::ffi::OsStr::from_bytes(file.to_bytes())))
     }
 }
@@ -302,9 +302,9 @@ fn symbol(handle: usize, name: &CStr) -> Option<usize> {
 /// Address of `function`, or of one that answers with an error; for `jump.rs`.
 extern "C" fn resolve(function: &Function) -> usize {
     let opened = function.library.open().ok();
-    let found = opened.and_then(|opened| symbol(opened.handle, function.name));
+    let address = opened.and_then(|opened| symbol(opened.handle, function.name));
     let gives_words = |name: &[u8]| name == b"ncclGetErrorString" || name == b"cudnnGetErrorString";
-    let at = found.unwrap_or_else(|| match function.name.to_bytes() {
+    let at = address.unwrap_or_else(|| match function.name.to_bytes() {
         name if gives_words(name) => words(),
         _ => (function.library.refusal)(),
     });

@@ -64,18 +64,18 @@ pub(super) fn prefixes_of_python(path: &OsStr) -> Vec<PathBuf> {
 /// Paths under which to look for `file`: wherever the system's loader looks, then in `folders`. An older
 /// version of a library is looked for only where a newer one is nowhere.
 pub(super) fn candidates(file: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
-    let there = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
-    std::iter::once(PathBuf::from(file)).chain(there).collect()
+    let existing = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
+    std::iter::once(PathBuf::from(file)).chain(existing).collect()
 }
 
 /// Entries of `folder` whose names begin with `prefix`, by name.
 pub(super) fn beginning_with(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = |name: OsString| name.to_string_lossy().starts_with(prefix);
-    let mut found: Vec<PathBuf> =
+    let mut paths: Vec<PathBuf> =
         entries.filter(|entry| fits(entry.file_name())).map(|entry| entry.path()).collect();
-    found.sort();
-    found
+    paths.sort();
+    paths
 }
 
 /// Message that none of `files` was found: where it was looked for, and where it comes from.

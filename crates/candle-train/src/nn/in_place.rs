@@ -22,16 +22,16 @@ pub fn change_values(var: &Var, change: impl FnOnce(&mut [f32])) -> Result<()> {
 ///
 /// A variable is not f32; then nothing was changed.
 pub fn change_all(vars: &[&Var], change: impl FnOnce(&mut [Vec<f32>])) -> Result<()> {
-    let mut taken = Vec::with_capacity(vars.len());
+    let mut storages = Vec::with_capacity(vars.len());
     let all = vars
         .iter()
-        .try_for_each(|var| with_storage(var, |values| taken.push(std::mem::take(values))));
+        .try_for_each(|var| with_storage(var, |values| storages.push(std::mem::take(values))));
     if all.is_ok() {
-        change(&mut taken);
+        change(&mut storages);
     }
     let put_back = vars
         .iter()
-        .zip(taken)
+        .zip(storages)
         .try_for_each(|(var, values)| with_storage(var, |storage| *storage = values));
     all.and(put_back)
 }

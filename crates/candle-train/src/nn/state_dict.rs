@@ -210,8 +210,8 @@ pub fn load_state_dict_bytes(
     let wanted = Wanted::of(params);
     let fit = fit(&wanted, &held(&views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
     same_twins(path, &views, &fit)?;
-    let taken = fit.origins.iter().flatten();
-    finite(path, taken.filter_map(|origin| views.get_key_value(&origin.key)))?;
+    let origins = fit.origins.iter().flatten();
+    finite(path, origins.filter_map(|origin| views.get_key_value(&origin.key)))?;
     let tensors = tensors(params)?;
     let values = tensors.into_iter().zip(&fit.origins).filter_map(|((_, _, var), origin)| {
         let origin = origin.as_ref()?;
@@ -275,7 +275,7 @@ fn finite<'a>(
 /// Names a value of a tensor that is not finite: NaN or infinity. Reads the bits in place, since a file
 /// may be as large as memory.
 fn not_finite(view: &TensorView<'_>) -> Option<&'static str> {
-    fn found<const N: usize>(
+    fn first_broken<const N: usize>(
         data: &[u8],
         number: impl Fn([u8; N]) -> u64,
         exponent: u64,
@@ -290,10 +290,10 @@ fn not_finite(view: &TensorView<'_>) -> Option<&'static str> {
     let of_16 = |bytes| u64::from(u16::from_le_bytes(bytes));
     let of_32 = |bytes| u64::from(u32::from_le_bytes(bytes));
     match view.dtype() {
-        Dtype::F64 => found(data, u64::from_le_bytes, 0x7FF << 52, (1 << 52) - 1),
-        Dtype::F32 => found(data, of_32, 0xFF << 23, (1 << 23) - 1),
-        Dtype::BF16 => found(data, of_16, 0xFF << 7, (1 << 7) - 1),
-        Dtype::F16 => found(data, of_16, 0x1F << 10, (1 << 10) - 1),
+        Dtype::F64 => first_broken(data, u64::from_le_bytes, 0x7FF << 52, (1 << 52) - 1),
+        Dtype::F32 => first_broken(data, of_32, 0xFF << 23, (1 << 23) - 1),
+        Dtype::BF16 => first_broken(data, of_16, 0xFF << 7, (1 << 7) - 1),
+        Dtype::F16 => first_broken(data, of_16, 0x1F << 10, (1 << 10) - 1),
         _ => None,
     }
 }
@@ -412,8 +412,8 @@ pub const ADAPTER_PREFIX: &str = "base_model.model.";
 pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
     let files = [(path.to_owned(), read_limited(path)?)];
     let views = views(&files)?.into_iter().map(|(name, view)| (ours(name), view)).collect();
-    let found = adapters_of(&Wanted::of(params), &held(&views));
-    let origins = found.map_err(|misfit| Error::misfit(path, misfit))?;
+    let origins = adapters_of(&Wanted::of(params), &held(&views));
+    let origins = origins.map_err(|misfit| Error::misfit(path, misfit))?;
     finite(path, origins.iter().filter_map(|origin| views.get_key_value(&origin.key)))?;
     let adapters = tensors(params)?.into_iter().filter(|(name, ..)| is_adapter(name));
     let values = adapters.zip(&origins).filter_map(|((_, _, var), origin)| {
@@ -425,8 +425,8 @@ pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
 /// Compares the adapters of a safetensors file of PEFT with those that are `wanted`, by the file's
 /// header alone.
 pub fn check_adapters(wanted: &Wanted, path: &Path) -> Result<(), Error> {
-    let found = header(path)?.into_iter().map(|(name, held)| (ours(name), held)).collect();
-    adapters_of(wanted, &found).map(drop).map_err(|misfit| Error::misfit(path, misfit))
+    let tensors = header(path)?.into_iter().map(|(name, held)| (ours(name), held)).collect();
+    adapters_of(wanted, &tensors).map(drop).map_err(|misfit| Error::misfit(path, misfit))
 }
 
 /// The model's name of an adapter.
@@ -438,17 +438,17 @@ fn ours(name: String) -> String {
 fn adapters_of(wanted: &Wanted, header: &Header) -> Result<Vec<Origin>, Misfit> {
     let all = wanted.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
     let wanted = Wanted { tensors: all.collect(), ..Wanted::default() };
-    let found = fit(&wanted, header, Strict::All)?;
+    let fit = fit(&wanted, header, Strict::All)?;
     let absent = |(_, origin): &(&KeyShape, &Option<Origin>)| origin.is_none();
     let missing: Vec<KeyShape> = wanted
         .tensors
         .iter()
-        .zip(&found.origins)
+        .zip(&fit.origins)
         .filter(absent)
         .map(|(tensor, _)| tensor.clone())
         .collect();
     if missing.is_empty() {
-        return Ok(found.origins.into_iter().flatten().collect());
+        return Ok(fit.origins.into_iter().flatten().collect());
     }
     Err(Misfit { missing, ..Misfit::default() })
 }

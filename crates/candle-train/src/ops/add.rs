@@ -72,8 +72,8 @@ fn add_in_place<E: Element>(sum: &Tensor, gradient: &Tensor) -> Result<()> {
     read_numbers([gradient], |[gradient]| {
         overwrite(sum, |sum: &mut [E]| {
             change_blocks(sum, |start, sum| {
-                let mut room = WideBuffer::default();
-                let gradient = gradient.read(start..start + sum.len(), &mut room);
+                let mut buffer = WideBuffer::default();
+                let gradient = gradient.read(start..start + sum.len(), &mut buffer);
                 E::change(sum, |sum| add_block(sum, gradient));
             });
         })

@@ -16,8 +16,8 @@ pub(super) trait Element: WithDType + Default {
     /// The nearest number of this type, ties to even; `#[inline(always)]`.
     fn nearest(value: f32) -> Self;
 
-    /// The values, in `room` if they are not f32.
-    fn read<'a>(values: &'a [Self], room: &'a mut WideBuffer) -> &'a [f32];
+    /// The values, in `buffer` if they are not f32.
+    fn read<'a>(values: &'a [Self], buffer: &'a mut WideBuffer) -> &'a [f32];
 
     /// Calls `change` with the values as f32, and keeps the nearest of what it leaves.
     fn change<R>(values: &mut [Self], change: impl FnOnce(&mut [f32]) -> R) -> R;
@@ -52,11 +52,11 @@ impl Numbers<'_> {
         }
     }
 
-    /// The numbers of `range` as f32, in `room` if they are bf16.
-    pub(super) fn read<'a>(&'a self, range: Range<usize>, room: &'a mut WideBuffer) -> &'a [f32] {
+    /// The numbers of `range` as f32, in `buffer` if they are bf16.
+    pub(super) fn read<'a>(&'a self, range: Range<usize>, buffer: &'a mut WideBuffer) -> &'a [f32] {
         match self {
             Self::F32(values) => &values[range],
-            Self::Bf16(values) => bf16::read(&values[range], room),
+            Self::Bf16(values) => bf16::read(&values[range], buffer),
         }
     }
 }
@@ -110,8 +110,8 @@ impl Element for bf16 {
         Self::from_bits((to_bf16(value).to_bits() >> 16) as u16)
     }
 
-    fn read<'a>(values: &'a [Self], room: &'a mut WideBuffer) -> &'a [f32] {
-        let wide = room.0.insert(Scratch::new(values.len()));
+    fn read<'a>(values: &'a [Self], buffer: &'a mut WideBuffer) -> &'a [f32] {
+        let wide = buffer.0.insert(Scratch::new(values.len()));
         convert(values, wide);
         wide
     }
@@ -119,9 +119,9 @@ impl Element for bf16 {
     fn change<R>(values: &mut [Self], change: impl FnOnce(&mut [f32]) -> R) -> R {
         let mut wide = Scratch::new(values.len());
         convert(values, &mut wide);
-        let found = change(&mut wide);
+        let result = change(&mut wide);
         convert(&wide, values);
-        found
+        result
     }
 
     #[inline(always)]
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn numbers_of_both_types_are_read_and_changed_as_f32() {
         let mut halves: Vec<bf16> = (0..100i16).map(|i| bf16::from_f32(f32::from(i))).collect();
-        let mut room = WideBuffer::default();
-        assert_eq!(bf16::read(&halves[3..5], &mut room), [3.0, 4.0]);
-        assert_eq!(Numbers::Bf16(&halves).read(98..100, &mut room), [98.0, 99.0]);
+        let mut buffer = WideBuffer::default();
+        assert_eq!(bf16::read(&halves[3..5], &mut buffer), [3.0, 4.0]);
+        assert_eq!(Numbers::Bf16(&halves).read(98..100, &mut buffer), [98.0, 99.0]);
         bf16::change(&mut halves[1..3], |values| values.iter_mut().for_each(|v| *v += 0.125));
         assert_eq!(halves[..3], [0.0, 1.125, 2.125].map(bf16::from_f32));
         let mut values = [1.0, 2.0];
         f32::change(&mut values, |values| values[0] = 7.0);
-        assert_eq!(f32::read(&values, &mut room), [7.0, 2.0]);
+        assert_eq!(f32::read(&values, &mut buffer), [7.0, 2.0]);
     }
 }

@@ -146,9 +146,9 @@ fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Re
     let gpu = cuda::Gpu::of_tensor(&logits)?;
     let targets = cuda::Targets::Labels(labels);
     let logits = cuda::Logits::of(&logits)?;
-    let found = cuda::CrossEntropy::score(&gpu, logits, &targets, smoothing)?;
+    let scored = cuda::CrossEntropy::score(&gpu, logits, &targets, smoothing)?;
     let mut scores = ClassScores::default();
-    for ((label, loss), best) in labels.iter().zip(found.losses).zip(found.best) {
+    for ((label, loss), best) in labels.iter().zip(scored.losses).zip(scored.best) {
         let Some(label) = *label else { continue };
         scores.losses.push(loss as f32);
         scores.loss_sum += loss;
@@ -227,15 +227,15 @@ impl CrossEntropy {
                 let index = at / classes;
                 let class = at % classes;
                 let (gradient, after) = rest.split_at_mut((classes - class).min(rest.len()));
-                let here = at..at + gradient.len();
-                (rest, at) = (after, here.end);
+                let range = at..at + gradient.len();
+                (rest, at) = (after, range.end);
                 // A block comes zeroed, which is the gradient of a row that does not count.
                 let Some(row) = rows[index] else { continue };
                 let row = Row { factor: row.factor * scale as f32, ..row };
-                let target = targets.map(|targets| &targets[here.clone()]);
+                let target = targets.map(|targets| &targets[range.clone()]);
                 vectorised(
                     #[inline(always)]
-                    || part_of_gradient(gradient, &x[here.clone()], row, uniform, target, hit),
+                    || part_of_gradient(gradient, &x[range.clone()], row, uniform, target, hit),
                 );
                 if let Targets::Labels(labels) = &self.targets
                     && let Some(at) = labels[index].and_then(|label| label.checked_sub(class))

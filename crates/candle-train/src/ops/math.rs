@@ -73,7 +73,7 @@ mod tests {
     fn check(name: &str, f: impl Fn(f32) -> f32, exact: fn(f64) -> f64, bound: f32, limit: f64) {
         let n = 400_000;
         let points: Vec<f32> = (0..=n).map(|i| bound * (2.0 * i as f32 / n as f32 - 1.0)).collect();
-        let found: Vec<f32> = vectorised(
+        let values: Vec<f32> = vectorised(
             #[inline(always)]
             || points.iter().map(|&x| f(x)).collect(),
         );
@@ -81,7 +81,7 @@ mod tests {
             let exact = exact(f64::from(x));
             (f64::from(y) - exact).abs() / exact.abs().max(1e-30)
         };
-        let worst = points.iter().zip(&found).map(error).fold(0.0, f64::max);
+        let worst = points.iter().zip(&values).map(error).fold(0.0, f64::max);
         println!("{name} on [-{bound}, {bound}]: relative error against f64 {worst:.2e}");
         assert!(worst < limit, "{name}: {worst:.2e}");
     }

@@ -52,7 +52,7 @@ struct Pairs {
 
 impl Padding {
     /// Number of values of a row that are no padding: the first ones.
-    fn kept(&self, row: usize) -> usize {
+    fn own_values(&self, row: usize) -> usize {
         let heads = self.pairs.as_ref().map_or(1, |pairs| pairs.heads);
         let length = self.lengths[row / (heads * self.steps)];
         if row % self.steps >= length {
@@ -64,7 +64,7 @@ impl Padding {
     /// Gives padding in `rows`, the first of which begins at `start`, this value.
     fn fill(&self, start: usize, rows: &mut [f32], value: f32) {
         for (i, row) in rows.chunks_exact_mut(self.width).enumerate() {
-            row[self.kept(start / self.width + i)..].fill(value);
+            row[self.own_values(start / self.width + i)..].fill(value);
         }
     }
 

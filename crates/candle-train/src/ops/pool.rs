@@ -208,8 +208,8 @@ impl MaxPool {
         let row = windows.ow * c;
         Ok(windows.gradient(|dx, index, ky| {
             let chosen = &chosen[index * row..][..row];
-            let mut room = WideBuffer::default();
-            let dy = E::read(&dy[index * row..][..row], &mut room);
+            let mut buffer = WideBuffer::default();
+            let dy = E::read(&dy[index * row..][..row], &mut buffer);
             vectorised(
                 #[inline(always)]
                 || {

@@ -39,8 +39,8 @@ impl Saved {
     /// A copy, held as `held`.
     pub(super) fn copy_of(numbers: Numbers<'_>, held: Precision) -> Self {
         Self::filled(numbers.len(), BLOCK, held, |start, copy| {
-            let mut room = WideBuffer::default();
-            copy.copy_from_slice(numbers.read(start..start + copy.len(), &mut room));
+            let mut buffer = WideBuffer::default();
+            copy.copy_from_slice(numbers.read(start..start + copy.len(), &mut buffer));
         })
     }
 
@@ -52,16 +52,16 @@ impl Saved {
         fill: impl Fn(usize, &mut [f32]) -> R + Sync,
     ) -> (Self, Vec<R>) {
         if precision != Precision::Bf16 {
-            let ([values], found) = filled_blocks(lens, |index, [values]| fill(index, values));
-            return (Self::F32(values), found);
+            let ([values], results) = filled_blocks(lens, |index, [values]| fill(index, values));
+            return (Self::F32(values), results);
         }
-        let ([halves], found) = filled_blocks(lens, |index, [halves]: [&mut [bf16]; 1]| {
+        let ([halves], results) = filled_blocks(lens, |index, [halves]: [&mut [bf16]; 1]| {
             let mut values = Scratch::new(halves.len());
-            let found = fill(index, &mut values);
+            let result = fill(index, &mut values);
             convert(&values, halves);
-            found
+            result
         });
-        (Self::Bf16(halves), found)
+        (Self::Bf16(halves), results)
     }
 
     /// [`Saved::of_blocks`] of `n` values, in blocks of `block`: `fill(start, values)`.

@@ -62,7 +62,7 @@ pub(super) fn filled_blocks<T: Copy + Default + Send, R: Send, const N: usize>(
     // Many small pieces of work, so that a core that is slower for a while takes fewer of them.
     let together = blocks.len().div_ceil(PIECES).max(1);
     let blocks = blocks.into_par_iter().enumerate().with_max_len(together);
-    let found = blocks.map(|(index, blocks)| {
+    let results = blocks.map(|(index, blocks)| {
         let zeroed = blocks.map(|values| {
             for value in &mut *values {
                 value.write(T::default());
@@ -72,12 +72,12 @@ pub(super) fn filled_blocks<T: Copy + Default + Send, R: Send, const N: usize>(
         });
         fill(index, zeroed)
     });
-    let found = found.collect();
+    let results = results.collect();
     for values in &mut vectors {
         // SAFETY: the blocks are the first `n` values, and each was written.
         unsafe { values.set_len(n) };
     }
-    (vectors, found)
+    (vectors, results)
 }
 
 /// Buffers that a thread keeps; attention's backward needs eight at a time, others two or three.

@@ -97,10 +97,10 @@ mod tests {
         let values: Vec<f32> = (0..20).map(|i| (i * i) as f32 / 10.0).collect();
         let from = Grid::square(1, 10).unwrap();
         for (sides, expected) in GOLDEN {
-            let found = resampled(&values, from, Grid { prefix: 1, sides });
-            assert_eq!(found.len(), expected.len());
-            for (found, expected) in found.iter().zip(expected) {
-                assert!((found - expected).abs() < 2e-5, "{sides:?}: {found} {expected}");
+            let actual = resampled(&values, from, Grid { prefix: 1, sides });
+            assert_eq!(actual.len(), expected.len());
+            for (actual, expected) in actual.iter().zip(expected) {
+                assert!((actual - expected).abs() < 2e-5, "{sides:?}: {actual} {expected}");
             }
         }
         assert_eq!(Grid::square(1, 11), None);

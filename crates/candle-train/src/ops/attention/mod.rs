@@ -232,7 +232,7 @@ impl Heads {
         })
     }
 
-    fn apart<'a>(&self, q: &'a [f32], k: &'a [f32], v: &'a [f32]) -> [Operand<'a>; 3] {
+    fn separate<'a>(&self, q: &'a [f32], k: &'a [f32], v: &'a [f32]) -> [Operand<'a>; 3] {
         let Sizes { t, s, w, .. } = self.sizes;
         let operand = |values, length| Operand { values, length, columns: w, first: 0 };
         [operand(q, t), operand(k, s), operand(v, s)]
@@ -253,14 +253,14 @@ impl Operation for SeparateQkv {
 
     fn forward(&self, operands: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
         let [q, k, v] = operands.map(|x| self.0.multiplied(x.values));
-        Ok(self.0.forward(self.0.apart(&q, &k, &v)))
+        Ok(self.0.forward(self.0.separate(&q, &k, &v)))
     }
 
     fn backward(&self, [q, k, v]: [&Tensor; 3], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Sizes { b, t, s, w } = self.0.sizes;
         let by_head = read([q, k, v, y, &dy], |[q, k, v, y, dy]| {
             let [q, k, v, dy] = [q, k, v, dy].map(|x| self.0.multiplied(x));
-            self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
+            self.0.backward(self.0.separate(&q, &k, &v), y, &dy)
         })?;
         let place = |by_head: &[f32], length| {
             tensor(self.0.placed([by_head], length), (b, length, w)).map(Some)

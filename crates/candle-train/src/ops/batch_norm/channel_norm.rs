@@ -55,8 +55,8 @@ pub(in crate::ops) fn moments(x: Numbers<'_>, c: usize) -> Moments {
     let n = x.len();
     let block = ROWS * c;
     let of_block = |i: usize| {
-        let mut room = WideBuffer::default();
-        block_moments(x.read(i * block..n.min((i + 1) * block), &mut room), c)
+        let mut buffer = WideBuffer::default();
+        block_moments(x.read(i * block..n.min((i + 1) * block), &mut buffer), c)
     };
     let parts: Vec<Moments> = (0..n.div_ceil(block)).into_par_iter().map(of_block).collect();
     Moments::of_all(c, parts)

@@ -41,9 +41,9 @@ impl DeviceNorm {
         eps: f64,
         group: Option<&BatchGroup>,
     ) -> Result<(Self, BatchStatistics)> {
-        let found = batch_statistics(gpu, x, (rows, c), eps)?;
+        let batch = batch_statistics(gpu, x, (rows, c), eps)?;
         let [mut mean, mut variance, mut inverse_std] =
-            [found.mean, found.variance, found.inverse_std].map(|storage| wrap(storage, c));
+            [batch.mean, batch.variance, batch.inverse_std].map(|storage| wrap(storage, c));
         let mut of_rows = rows;
         let mut joint = None;
         if group.is_some() {
@@ -101,9 +101,9 @@ impl DeviceNorm {
         let columns = self.columns([gamma, beta], gate)?;
         let sizes = (self.rows, self.c);
         let dy = of_tensor(dy)?;
-        let found = columns.sums(gpu, x, dy, sizes)?;
-        let mut slopes = wrap(found.slopes, 3 * self.c);
-        let sums = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
+        let totals = columns.sums(gpu, x, dy, sizes)?;
+        let mut slopes = wrap(totals.slopes, 3 * self.c);
+        let sums = [totals.gamma, totals.beta].map(|storage| wrap(storage, self.c));
         if let Some(joint) = &self.joint {
             slopes = self.joint_slopes(gamma, &sums, joint)?;
         }
@@ -258,10 +258,10 @@ impl OnGpu for DeviceBatchNorm {
         let beta = self.beta.tensor();
         let at = of_tensor(x)?;
         let y = residual.map(|_| y);
-        let found = self.norm.backward(gpu, at, [gamma, beta], y, &dy)?;
-        self.beta.destination().send_tensor(found.beta, beta)?;
-        let of_gamma = self.d_gamma.send_tensor(found.gamma, gamma)?;
+        let gradients = self.norm.backward(gpu, at, [gamma, beta], y, &dy)?;
+        self.beta.destination().send_tensor(gradients.beta, beta)?;
+        let of_gamma = self.d_gamma.send_tensor(gradients.gamma, gamma)?;
         let of_residual = residual.map(|residual| cast_tensor(gpu, &dy, residual.dtype()));
-        Ok(([Some(wrap(found.x, x.shape())), of_gamma], of_residual.transpose()?.map(Some)))
+        Ok(([Some(wrap(gradients.x, x.shape())), of_gamma], of_residual.transpose()?.map(Some)))
     }
 }

@@ -121,7 +121,7 @@ impl Algorithm {
         see: impl Fn(&[f32]) -> R + Sync,
     ) -> (Saved, Option<Vec<R>>) {
         const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
-        let near = match (self.method, x) {
+        let saved = match (self.method, x) {
             (Method::Direct, x) => self.direct_saved(g, x, weight, |pixels| {
                 round_block(pixels, self.precision);
                 see(pixels)
@@ -134,7 +134,7 @@ impl Algorithm {
             }
             _ => None,
         };
-        match near {
+        match saved {
             Some((y, seen)) => (y, Some(seen)),
             None => (Saved::new(self.forward(g, &x.wide(), weight), self.precision), None),
         }
@@ -153,11 +153,11 @@ impl Algorithm {
             add_bias(pixels, bias);
             round_block(pixels, self.precision);
         };
-        let near = match self.method {
+        let saved = match self.method {
             Method::Direct => self.direct_saved(g, x, weight, add),
             Method::Winograd | Method::Depthwise => None,
         };
-        if let Some((y, _)) = near {
+        if let Some((y, _)) = saved {
             return y;
         }
         let sums = self.sums(g, &x.wide(), weight);

@@ -21,20 +21,20 @@ pub(super) fn gather<E: Element>(g: &Geometry, x: &[E], pixels: &[Pixel]) -> Scr
         // The taps that lie inside the image are neighbours in memory, row by row.
         let left = pixel.x * g.stride[1];
         let skipped = g.padding[1].saturating_sub(left).min(g.kw);
-        let taken = (g.w + g.padding[1]).saturating_sub(left).min(g.kw).max(skipped) - skipped;
+        let inner_taps = (g.w + g.padding[1]).saturating_sub(left).min(g.kw).max(skipped) - skipped;
         for (ky, row) in rows.chunks_exact_mut(width).enumerate() {
-            let inside = (taken > 0).then(|| g.input_pixel(pixel, ky, skipped)).flatten();
+            let inside = (inner_taps > 0).then(|| g.input_pixel(pixel, ky, skipped)).flatten();
             let Some(first) = inside else {
                 row.fill(0.0);
                 continue;
             };
-            let from = &x[first * g.ci..][..taken * g.ci];
-            if taken == g.kw {
+            let from = &x[first * g.ci..][..inner_taps * g.ci];
+            if inner_taps == g.kw {
                 copy(row, from);
                 continue;
             }
             let (before, rest) = row.split_at_mut(skipped * g.ci);
-            let (values, after) = rest.split_at_mut(taken * g.ci);
+            let (values, after) = rest.split_at_mut(inner_taps * g.ci);
             before.fill(0.0);
             widen(values, from);
             after.fill(0.0);

@@ -201,10 +201,10 @@ impl OnGpu for DeviceNode {
     ) -> Gradients<Self> {
         let between = cuda::of_tensor(&self.between)?;
         let y = residual.map(|_| y);
-        let found = self.norm.backward(gpu, between, self.affine(), y, &dy)?;
-        self.beta.destination().send_tensor(found.beta, self.beta.tensor())?;
-        self.gamma.destination().send_tensor(found.gamma, self.gamma.tensor())?;
-        let sums = cuda::wrap(found.x, dy.shape());
+        let gradients = self.norm.backward(gpu, between, self.affine(), y, &dy)?;
+        self.beta.destination().send_tensor(gradients.beta, self.beta.tensor())?;
+        self.gamma.destination().send_tensor(gradients.gamma, self.gamma.tensor())?;
+        let sums = cuda::wrap(gradients.x, dy.shape());
         let gradients = self.conv.gradients_on_gpu(gpu, x, weight, cuda::of_tensor(&sums)?)?;
         let of_residual = residual.map(|residual| cuda::cast_tensor(gpu, &dy, residual.dtype()));
         Ok(([gradients.dx, gradients.dw], of_residual.transpose()?.map(Some)))

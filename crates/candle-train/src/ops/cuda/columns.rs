@@ -126,14 +126,14 @@ pub(in crate::ops) fn batch_statistics(
     let at = whole(&partial)?;
     packs.launch(gpu, "batch_moments", x, args![x, at])?;
     let column = || gpu.storage(DType::F32, c);
-    let found = Statistics { mean: column()?, variance: column()?, inverse_std: column()? };
-    let mean = whole(&found.mean)?;
-    let variance = whole(&found.variance)?;
-    let inverse = whole(&found.inverse_std)?;
+    let statistics = Statistics { mean: column()?, variance: column()?, inverse_std: column()? };
+    let mean = whole(&statistics.mean)?;
+    let variance = whole(&statistics.variance)?;
+    let inverse = whole(&statistics.inverse_std)?;
     let arguments =
         args![at, mean, variance, inverse, eps, chunks.count, chunks.rows, c, chunks.per_chunk];
     gpu.launch("batch_statistics", chunks.merging(), arguments)?;
-    Ok(found)
+    Ok(statistics)
 }
 
 /// 1 / sqrt(variance + eps) of each column.
@@ -243,13 +243,13 @@ impl Columns {
         let arguments = args![x, mean, inverse_std, gamma, beta, y, dy, at, self.is_rectified()];
         packs.launch(gpu, "batch_norm_sums", x, arguments)?;
         let column = |factors: usize| gpu.storage(DType::F32, factors * c);
-        let found = NormSums { gamma: column(1)?, beta: column(1)?, slopes: column(3)? };
-        let [of_gamma, of_beta] = [whole(&found.gamma)?, whole(&found.beta)?];
-        let slopes = whole(&found.slopes)?;
+        let sums = NormSums { gamma: column(1)?, beta: column(1)?, slopes: column(3)? };
+        let [of_gamma, of_beta] = [whole(&sums.gamma)?, whole(&sums.beta)?];
+        let slopes = whole(&sums.slopes)?;
         let count = chunks.count;
         let arguments = args![at, inverse_std, gamma, of_gamma, of_beta, slopes, count, rows, c];
         gpu.launch("batch_norm_affine", chunks.merging(), arguments)?;
-        Ok(found)
+        Ok(sums)
     }
 
     /// The gradient of x, in its type, from that before the rectifier, `dy`; or, where

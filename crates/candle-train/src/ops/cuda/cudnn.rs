@@ -119,7 +119,7 @@ impl Cudnn {
     /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on
     /// the stream.
     fn workspace(&mut self, gpu: &Gpu, bytes: usize) -> Result<u64> {
-        if self.workspace.as_ref().is_none_or(|(room, _)| *room < bytes) {
+        if self.workspace.as_ref().is_none_or(|(capacity, _)| *capacity < bytes) {
             let larger = gpu.scratch(bytes)?;
             let outgrown = self.workspace.replace((bytes, larger)).filter(|_| any_recorded());
             self.outgrown.extend(outgrown.map(|(_, scratch)| scratch));

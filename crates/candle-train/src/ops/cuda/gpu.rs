@@ -243,7 +243,7 @@ impl Gpu {
 
     /// Memory for `n` numbers, which the caller's kernels write before anyone reads them.
     pub(super) fn storage(&self, dtype: DType, n: usize) -> Result<CudaStorage> {
-        // SAFETY: the kernels of this room write every element of what they are given as output.
+        // SAFETY: the kernels of this module write every element of what they are given as output.
         let slice = unsafe {
             match dtype {
                 DType::F32 => CudaStorageSlice::F32(self.device.alloc(n)?),
@@ -305,7 +305,7 @@ impl Gpu {
         }
         let config =
             LaunchConfig { grid_dim: grid.blocks, block_dim: grid.threads, shared_mem_bytes: 0 };
-        // SAFETY: each launch of this room passes the arguments that its kernel declares; addresses
+        // SAFETY: each launch of this module passes the arguments that its kernel declares; addresses
         // are those of live buffers of the sizes that go with them, which are freed on the same
         // stream, so after the kernel.
         unsafe { builder.launch(config) }.w()?;

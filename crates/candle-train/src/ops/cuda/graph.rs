@@ -168,10 +168,11 @@ fn is_on_gpu(kind: sys::CUmemorytype, address: sys::CUdeviceptr) -> bool {
     if kind != sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED {
         return kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
     }
-    let mut found = 0_u32;
+    let mut memory_type = 0_u32;
     let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     // SAFETY: the attribute is a number of 32 bits, and any address may be asked for: one that the
     // driver does not know is an error.
-    let asked = unsafe { sys::cuPointerGetAttribute((&raw mut found).cast(), attribute, address) };
-    asked.result().is_ok() && found == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
+    let status =
+        unsafe { sys::cuPointerGetAttribute((&raw mut memory_type).cast(), attribute, address) };
+    status.result().is_ok() && memory_type == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
 }

@@ -73,9 +73,9 @@ fn load(context: &Arc<CudaContext>, text: &str) -> Result<Arc<CudaModule>> {
     let architecture = format!("sm_{major}{minor}");
     let version = version()?;
     let source = Source { text, architecture: &architecture, version };
-    let kept = source.load().map(|code| context.load_module(Ptx::from_binary(code)));
+    let cached = source.load().map(|code| context.load_module(Ptx::from_binary(code)));
     // A damaged file is no module.
-    if let Some(Ok(module)) = kept {
+    if let Some(Ok(module)) = cached {
         return Ok(module);
     }
     let text = CString::new(text).map_err(Error::wrap)?;

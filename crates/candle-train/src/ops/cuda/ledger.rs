@@ -11,8 +11,8 @@ use super::kernel_args::{Arg, of_tensor};
 const NUMBERS: usize = 3;
 /// Bytes of them.
 const BYTES: usize = 8 * NUMBERS;
-/// Passes that there is room for at first.
-const ROOM: usize = 8;
+/// Passes that fit into the first memory.
+const INITIAL_CAPACITY: usize = 8;
 
 /// The place on the GPU where a pass notes its loss, its right answers and its weight.
 #[derive(Clone)]
@@ -87,20 +87,20 @@ impl Decision {
     }
 }
 
-/// Room for the numbers that the passes of a step note.
+/// Memory for the numbers that the passes of a step note.
 pub struct Ledger {
     gpu: Gpu,
     /// Numbers of the step, then those of each pass.
     memory: Arc<Scratch>,
-    room: usize,
+    capacity: usize,
     passes: usize,
 }
 
 impl Ledger {
     /// An empty one.
     pub fn new(gpu: &Gpu) -> Result<Self> {
-        let memory = Arc::new(gpu.scratch((1 + ROOM) * BYTES)?);
-        Ok(Self { gpu: gpu.clone(), memory, room: ROOM, passes: 0 })
+        let memory = Arc::new(gpu.scratch((1 + INITIAL_CAPACITY) * BYTES)?);
+        Ok(Self { gpu: gpu.clone(), memory, capacity: INITIAL_CAPACITY, passes: 0 })
     }
 
     /// Begins a step.
@@ -110,10 +110,10 @@ impl Ledger {
 
     /// The place for the numbers of the next pass.
     pub fn next_pass(&mut self) -> Result<Found> {
-        if self.passes == self.room {
-            let larger = self.gpu.scratch((1 + 2 * self.room) * BYTES)?;
-            copy(&self.gpu, self.memory.address(), larger.address(), 1 + self.room)?;
-            (self.memory, self.room) = (Arc::new(larger), 2 * self.room);
+        if self.passes == self.capacity {
+            let larger = self.gpu.scratch((1 + 2 * self.capacity) * BYTES)?;
+            copy(&self.gpu, self.memory.address(), larger.address(), 1 + self.capacity)?;
+            (self.memory, self.capacity) = (Arc::new(larger), 2 * self.capacity);
         }
         self.passes += 1;
         Ok(self.place(self.passes))

@@ -162,9 +162,9 @@ impl CrossEntropy {
             classes.into(),
         ];
         gpu.launch("cross_entropy_rows", Grid::long_rows(rows, classes), &arguments)?;
-        let found =
+        let loss =
             Self { labels, targets, largest, factor, smoothing, divisor: 1.0, rows, classes };
-        Ok((found, Losses(losses), best))
+        Ok((loss, Losses(losses), best))
     }
 
     /// The gradient of the logits (rows, classes), given that of the loss.

@@ -62,9 +62,9 @@ pub fn pointer(tensor: &Tensor) -> Result<u64> {
 }
 
 fn place(bucket: &Tensor, start: usize, n: usize) -> Result<Arg> {
-    let room = bucket.elem_count();
-    if start + n > room {
-        bail!("{n} gradients at {start} of a bucket of {room}");
+    let capacity = bucket.elem_count();
+    if start + n > capacity {
+        bail!("{n} gradients at {start} of a bucket of {capacity}");
     }
     Ok(Arg::Address(of_tensor(bucket)?.at + 4 * start as u64))
 }

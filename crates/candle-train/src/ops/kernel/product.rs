@@ -192,9 +192,10 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
         }
         for (i, chunk) in chunks.iter().enumerate() {
             self.left.prepare(chunk, panels);
-            let near = (CACHE_BLOCK / chunk.depth.len().max(1)).max(1).next_multiple_of(TILE_ROWS);
-            for first in (0..rows).step_by(near) {
-                let rows = first..rows.min(first + near);
+            let cached_rows =
+                (CACHE_BLOCK / chunk.depth.len().max(1)).max(1).next_multiple_of(TILE_ROWS);
+            for first in (0..rows).step_by(cached_rows) {
+                let rows = first..rows.min(first + cached_rows);
                 for panel in 0..panels {
                     self.panel(simd, panel, chunk, rows.clone(), i == 0);
                 }

@@ -56,16 +56,16 @@ impl Epilogue for Finish<'_> {
     }
 
     fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]) {
-        let near = self.width * (CACHE_BLOCK / self.width.max(1)).max(1);
-        for (i, values) in values.chunks_mut(near).enumerate() {
-            self.finish_near(level, first * self.width + i * near, values);
+        let block = self.width * (CACHE_BLOCK / self.width.max(1)).max(1);
+        for (i, values) in values.chunks_mut(block).enumerate() {
+            self.finish_block(level, first * self.width + i * block, values);
         }
     }
 }
 
 impl Finish<'_> {
     /// Whole rows, from value `start` of the block on.
-    fn finish_near(&mut self, level: Arch, start: usize, values: &mut [f32]) {
+    fn finish_block(&mut self, level: Arch, start: usize, values: &mut [f32]) {
         if let Some(bias) = self.bias {
             vectorised_for(
                 level,

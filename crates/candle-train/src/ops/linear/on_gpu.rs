@@ -63,17 +63,17 @@ impl OnGpu for Linear {
             bail!("what entered {:?} was not kept", self.activation);
         }
         let before = before.map(cuda::of_tensor).transpose()?;
-        let found = self.on_gpu().backward(gpu, [x, weight, y, &dy], before, bias.is_some())?;
-        let db = match (&self.db, bias, found.bias) {
+        let gradients = self.on_gpu().backward(gpu, [x, weight, y, &dy], before, bias.is_some())?;
+        let db = match (&self.db, bias, gradients.bias) {
             (Some(destination), Some(bias), Some(gradient)) => {
                 destination.send_tensor(gradient, bias)?
             }
             _ => None,
         };
-        let dw = match found.weight {
+        let dw = match gradients.weight {
             Some(gradient) => self.dw.send_tensor(gradient, weight)?,
             None => None,
         };
-        Ok(([found.x, dw], Some(db)))
+        Ok(([gradients.x, dw], Some(db)))
     }
 }

@@ -182,7 +182,7 @@ impl WithSimd for Scatter<'_> {
         let vectors = padded(image.c) / S::F32_LANES;
         let first_pixel = self.tiles.first_pixel(self.bands.start);
         let products = self.products.map(|values| S::as_simd_f32s(values).0);
-        let mut room = transform::Output::room(simd);
+        let mut workspace = transform::Output::workspace(simd);
         for tile in 0..self.tiles.within(&self.bands) {
             let place = self.tiles.place(&self.bands, tile);
             let pixel = (place.image * image.h + place.y) * image.w + place.x - first_pixel;
@@ -195,7 +195,7 @@ impl WithSimd for Scatter<'_> {
                 transform::Output::tile(
                     simd,
                     place.size,
-                    &mut room,
+                    &mut workspace,
                     #[inline(always)]
                     |row, column| products[row * 6 + column][at],
                     #[inline(always)]

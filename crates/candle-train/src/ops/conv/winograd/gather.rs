@@ -97,7 +97,7 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
         let channels = self.gather.images.c;
         let vectors = padded(channels) / S::F32_LANES;
         let mut transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
-        let mut room = T::room(simd);
+        let mut workspace = T::workspace(simd);
         let rounds = self.gather.rounds;
         for tile in 0..self.tiles.within(&self.bands) {
             let place = self.tiles.place(&self.bands, tile);
@@ -107,7 +107,7 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
                 T::tile(
                     simd,
                     place.size,
-                    &mut room,
+                    &mut workspace,
                     #[inline(always)]
                     |row, column| {
                         let here = &pixels[row][column][first.min(channels)..];

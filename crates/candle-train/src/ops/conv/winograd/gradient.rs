@@ -155,7 +155,7 @@ impl WithSimd for Row<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let inputs = self.taps.len() / TAPS;
         let vectors = inputs / S::F32_LANES;
-        let mut room = KernelGradient::room(simd);
+        let mut workspace = KernelGradient::workspace(simd);
         let taps = S::as_mut_simd_f32s(self.taps).0;
         for vector in 0..vectors {
             let mut totals = [[simd.splat_f32s(0.0); 6]; 6];
@@ -170,7 +170,7 @@ impl WithSimd for Row<'_> {
             KernelGradient::tile(
                 simd,
                 TileSize::WHOLE,
-                &mut room,
+                &mut workspace,
                 #[inline(always)]
                 |row, column| totals[row][column],
                 #[inline(always)]

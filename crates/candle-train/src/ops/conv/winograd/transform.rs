@@ -18,9 +18,9 @@ pub(super) trait Transform<const I: usize, const O: usize>: Sync {
     /// Applies it to one column or row. What a length does not need, it neither reads nor makes.
     fn line<S: Simd>(simd: S, length: Length, values: [S::f32s; I]) -> [S::f32s; O];
 
-    /// Room for [`Transform::tile`], of any values.
+    /// Work memory for [`Transform::tile`]; its values do not matter.
     #[inline(always)]
-    fn room<S: Simd>(simd: S) -> [[S::f32s; O]; I] {
+    fn workspace<S: Simd>(simd: S) -> [[S::f32s; O]; I] {
         [[simd.splat_f32s(0.0); O]; I]
     }
 
@@ -317,11 +317,11 @@ mod tests {
         let tile: [[f32; 3]; 3] = from_fn(|i| from_fn(|j| (i * 3 + j) as f32 - 2.5));
         let matrix = matrix::<3, 6, Kernel>(Length::Four);
         let mut transformed = [[0.0; 6]; 6];
-        let mut room = Kernel::room(Scalar);
+        let mut workspace = Kernel::workspace(Scalar);
         Kernel::tile(
             Scalar,
             TileSize::WHOLE,
-            &mut room,
+            &mut workspace,
             |i, j| tile[i][j],
             |i, row| {
                 transformed[i] = row;

@@ -94,14 +94,14 @@ impl WithSimd for Run<'_> {
         let Kernels { rotated, rounds, .. } = *self.kernels;
         let vectors = self.width / S::F32_LANES;
         let mut pieces = self.pieces.map(|values| S::as_mut_simd_f32s(values).0);
-        let mut room = Kernel::room(simd);
+        let mut workspace = Kernel::workspace(simd);
         for (i, taps) in self.taps.chunks_exact(TAPS * self.width).enumerate() {
             let (taps, _) = S::as_simd_f32s(taps);
             for vector in 0..vectors {
                 Kernel::tile(
                     simd,
                     TileSize::WHOLE,
-                    &mut room,
+                    &mut workspace,
                     #[inline(always)]
                     |row, column| {
                         let tap = 3 * row + column;

@@ -81,13 +81,13 @@ impl Bf16Panels {
         };
         // Read as B lies in memory: a few of its rows, or a few of its columns, after the others.
         let by_rows = source.column == 1;
-        let pack_group = |Group { first, near, pairs }: Group<'_>| {
-            let deep = near.len();
-            let wide = pairs.len() / near.len();
+        let pack_group = |Group { first, block_range, pairs }: Group<'_>| {
+            let deep = block_range.len();
+            let wide = pairs.len() / block_range.len();
             for i in 0..pairs.len() {
                 let (block, panel) =
                     if by_rows { (i / wide, i % wide) } else { (i % deep, i / deep) };
-                pack(near.start + block, first + panel, &mut pairs[panel * deep + block]);
+                pack(block_range.start + block, first + panel, &mut pairs[panel * deep + block]);
             }
         };
         let groups = Group::all(tiles.pairs_mut(), blocks, count);
@@ -116,9 +116,9 @@ impl Bf16Panels {
     }
 
     /// Blocks of a panel that pass together.
-    pub(super) fn panel(&self, panel: usize, near: Range<usize>) -> &[[Tile; 2]] {
-        let start = near.start * self.count() + panel * near.len();
-        &self.tiles.pairs()[start..start + near.len()]
+    pub(super) fn panel(&self, panel: usize, block_range: Range<usize>) -> &[[Tile; 2]] {
+        let start = block_range.start * self.count() + panel * block_range.len();
+        &self.tiles.pairs()[start..start + block_range.len()]
     }
 }
 
@@ -134,7 +134,7 @@ struct Group<'a> {
     /// The first panel.
     first: usize,
     /// The blocks.
-    near: Range<usize>,
+    block_range: Range<usize>,
     pairs: &'a mut [[Tile; 2]],
 }
 
@@ -143,9 +143,9 @@ impl<'a> Group<'a> {
     fn all(pairs: &'a mut [[Tile; 2]], blocks: usize, panels: usize) -> Vec<Self> {
         let mut groups = Vec::new();
         for (i, pairs) in pairs.chunks_mut((CACHE_BLOCK * panels).max(1)).enumerate() {
-            let near = i * CACHE_BLOCK..blocks.min((i + 1) * CACHE_BLOCK);
-            for (group, pairs) in pairs.chunks_mut(near.len() * GROUP).enumerate() {
-                groups.push(Self { first: group * GROUP, near: near.clone(), pairs });
+            let block_range = i * CACHE_BLOCK..blocks.min((i + 1) * CACHE_BLOCK);
+            for (group, pairs) in pairs.chunks_mut(block_range.len() * GROUP).enumerate() {
+                groups.push(Self { first: group * GROUP, block_range: block_range.clone(), pairs });
             }
         }
         groups
@@ -171,11 +171,11 @@ fn pack_tile<E: Element>(
         return instructions
             .pack_lines(tile, shape, Order::Pairs, |i| &values[at + i * column..][..depth]);
     }
-    let mut near = [[E::default(); DEPTH]; LINES];
-    for (i, line) in near.iter_mut().enumerate().take(lines) {
+    let mut gathered = [[E::default(); DEPTH]; LINES];
+    for (i, line) in gathered.iter_mut().enumerate().take(lines) {
         for (k, value) in line.iter_mut().enumerate().take(depth) {
             *value = values[at + i * column + k * row];
         }
     }
-    instructions.pack_lines(tile, shape, Order::Pairs, |i| &near[i]);
+    instructions.pack_lines(tile, shape, Order::Pairs, |i| &gathered[i]);
 }

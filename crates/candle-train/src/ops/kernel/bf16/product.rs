@@ -26,21 +26,21 @@ pub(in crate::ops::kernel) fn product<L: Packed>(
     let mut a = Tiles::new(blocks.min(CACHE_BLOCK));
     let mut first_block = 0;
     loop {
-        let near = first_block..blocks.min(first_block + CACHE_BLOCK);
+        let block_range = first_block..blocks.min(first_block + CACHE_BLOCK);
         for first in (0..rows).step_by(STRIP) {
             let rows = first..rows.min(first + STRIP);
-            pack(left, b, &rows, near.clone(), &mut a);
-            let add = near.start > 0 || out.write == Write::Add;
+            pack(left, b, &rows, block_range.clone(), &mut a);
+            let add = block_range.start > 0 || out.write == Write::Add;
             let a = (&a, left.order(b.instructions));
-            multiply_strip(&multiplier, a, (b, near.clone()), &mut out, rows.clone(), add);
-            if near.end == blocks {
+            multiply_strip(&multiplier, a, (b, block_range.clone()), &mut out, rows.clone(), add);
+            if block_range.end == blocks {
                 finish(best(), &mut out, b.columns, rows, epilogue);
             }
         }
-        if near.end == blocks {
+        if block_range.end == blocks {
             return;
         }
-        first_block = near.end;
+        first_block = block_range.end;
     }
 }
 
@@ -84,16 +84,16 @@ fn multiply_strip(
             multiplier.multiply(operands, (c, stride), STRIP, add);
             continue;
         }
-        let mut near = EdgeBlock([0.0; STRIP * COLUMNS]);
+        let mut edge = EdgeBlock([0.0; STRIP * COLUMNS]);
         let places = starts.iter().map(|start| start + columns.start..start + columns.end);
-        let lines = near.0.as_chunks_mut::<COLUMNS>().0;
+        let lines = edge.0.as_chunks_mut::<COLUMNS>().0;
         if add {
             for (line, place) in lines.iter_mut().zip(places.clone()) {
                 line[..place.len()].copy_from_slice(&out.values[place]);
             }
         }
-        multiplier.multiply(operands, (&mut near.0, COLUMNS), starts.len(), add);
-        let lines = near.0.as_chunks::<COLUMNS>().0;
+        multiplier.multiply(operands, (&mut edge.0, COLUMNS), starts.len(), add);
+        let lines = edge.0.as_chunks::<COLUMNS>().0;
         for (line, place) in lines.iter().zip(places) {
             let len = place.len();
             out.values[place].copy_from_slice(&line[..len]);
