@@ -1,4 +1,4 @@
-//! Time to save and load a ResNet-50 with SGD's momentum (205 MB), beside a raw write of as many
+//! Time to save and load a ResNet-50 with SGD's momentum (205 MB), against a raw write of as many
 //! bytes, and the time that training waits. One line of JSON for each, with the names of the
 //! PyTorch script that does the same, so that they can be paired: `cargo bench -p ddprun-benches --bench checkpoint`.
 //! Checkpoints go into `CHECKPOINT_BENCH_DIR`, or the build's folder.

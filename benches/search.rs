@@ -1,5 +1,5 @@
 //! Quality of the searches of sweeps: the least value of known functions after so many trials, median of
-//! 20 seeds, beside Optuna's.
+//! 20 seeds, against Optuna's.
 //!
 //! ```text
 //! cargo bench -p ddprun-benches --bench search                              ours

@@ -44,12 +44,12 @@ struct Side {
 /// A comparison with a name.
 struct Comparison {
     name: &'static str,
-    /// As it stands before the figure's own name.
+    /// Text before the figure's own name.
     label: String,
     /// Precision of training.
     precision: Option<&'static str>,
     ours: Side,
-    /// PyTorch in each of its modes, of which the fastest counts.
+    /// PyTorch in each of its modes; the fastest counts.
     theirs: Vec<(String, Side)>,
 }
 
@@ -101,7 +101,7 @@ impl Tables {
         }
     }
 
-    /// Our fastest precision beside PyTorch's fastest mode in any.
+    /// Our fastest precision against PyTorch's fastest mode in any.
     fn best_of_each(&self) -> Vec<String> {
         let least = |found: &[(&'static str, [f64; 2])], side: usize| {
             let by_time = |a: &&(_, [f64; 2]), b: &&(_, [f64; 2])| a.1[side].total_cmp(&b.1[side]);
@@ -150,7 +150,7 @@ fn comparisons(python: &Python, only: &Selection) -> Vec<Comparison> {
     all
 }
 
-/// A way to run PyTorch's training program: what it is called, and its flags.
+/// A way to run PyTorch's training program: its name and flags.
 type Mode = (String, String);
 
 /// Every way to train with PyTorch that may be its fastest: each of its options alone and with the

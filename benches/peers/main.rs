@@ -8,7 +8,7 @@
 //! cargo bench -p ddprun-benches --bench peers -- list
 //! ```
 //!
-//! `list` names what can be compared. PyTorch's programs lie beside this file. Both sides run real
+//! `list` names what can be compared. PyTorch's programs lie next to this file. Both sides run real
 //! steps on samples that are already in memory; ours are real ranks, started and watched as
 //! `ddprun` does it.
 #![expect(

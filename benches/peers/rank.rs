@@ -108,7 +108,7 @@ impl Trainer {
         trainer
     }
 
-    /// Makes what is missing of `n` batches.
+    /// Makes the batches that are missing of `n`.
     fn have_batches(&mut self, n: usize) {
         let size = self.plan.batch.size.count();
         let batch = |index| self.work.batch(size, self.rank.0, index).expect("a batch");

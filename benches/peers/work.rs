@@ -10,7 +10,7 @@ use ddprun::ops;
 use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 
-/// On what a work is trained.
+/// Data that a work is trained on.
 pub(crate) struct Shape {
     pub(crate) ranks: u32,
     /// Threads of each rank.

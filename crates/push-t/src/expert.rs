@@ -6,7 +6,7 @@ use train_numbers::rng::{Key, Purpose, Stream};
 
 use crate::arena::{DETOUR_DISTANCE, GOAL, MAX_STEPS, Push, RADII, angle, distance, from, wrapped};
 
-/// Distance ahead at which the expert aims, in one action.
+/// Distance ahead that the expert aims at, in one action.
 const LOOKAHEAD: f64 = 24.0;
 /// Angle behind the disc from which the expert pushes.
 const PUSH_ANGLE: f64 = 0.25;

@@ -1,4 +1,4 @@
-//! The functions that cudarc's wrappers call, and we beside them, by library. A linker that misses
+//! The functions that cudarc's wrappers and this crate call, by library. A linker that misses
 //! one names it: then it belongs here.
 
 use std::arch::naked_asm;

@@ -222,7 +222,7 @@ impl Library {
         Err(search::missing(files, folders, &damaged, self.source))
     }
 
-    /// nvrtc looks for its built-in functions where the loader looks, which may not be beside it.
+    /// nvrtc looks for its built-in functions where the loader looks, which may not be next to it.
     fn open_companions(&self, file: &Path) {
         if self.name != NVRTC.name {
             return;

@@ -369,7 +369,7 @@ impl Builder {
         Self { frozen: true, ..self.clone() }
     }
 
-    /// A builder at the same path whose parameters are trainable, whatever those beside them are.
+    /// A builder at the same path whose parameters are trainable, whatever their neighbours are.
     #[must_use]
     pub fn trainable(&self) -> Self {
         Self { frozen: false, ..self.clone() }

@@ -245,7 +245,7 @@ fn held(views: &Views<'_>) -> Header {
     views.iter().map(|(key, view)| (key.clone(), held(view))).collect()
 }
 
-/// Refuses another name of a tensor under which the file has other numbers.
+/// Refuses a second name of a tensor under which the file has other numbers.
 fn same_twins(path: &Path, views: &Views<'_>, fit: &Fit) -> Result<(), Error> {
     let differs = |(a, b): &&(String, String)| views.get(a) != views.get(b);
     let unexpected: Vec<KeyShape> = fit
@@ -358,7 +358,7 @@ fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
         .collect()
 }
 
-/// True for a tensor of an adapter, which is trained beside a model that was trained before.
+/// True for a tensor of an adapter, which is trained on top of a model that was trained before.
 fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
 }

@@ -4,7 +4,7 @@ use super::graph::Graph;
 use super::value::{Attribute, Layout, Value};
 
 impl Graph {
-    /// x in another shape: 0 keeps the axis at its place, -1 is what is left, as ONNX writes it.
+    /// x in another shape: 0 keeps the axis at its place, -1 is the rest, as ONNX writes it.
     pub fn reshaped(&mut self, x: &Value, shape: &[i64]) -> Value {
         let mut dims: Vec<Option<usize>> = shape
             .iter()
@@ -51,7 +51,7 @@ impl Graph {
         self.node("Unsqueeze", &[x, &axes], &[], &dims)
     }
 
-    /// Without the axes at these places, which have the length 1.
+    /// Removes the axes at these places, which have the length 1.
     pub fn squeezed(&mut self, x: &Value, axes: &[usize]) -> Value {
         let kept = x.dims.iter().enumerate().filter(|(axis, _)| !axes.contains(axis));
         let dims: Vec<_> = kept.map(|(_, dim)| *dim).collect();

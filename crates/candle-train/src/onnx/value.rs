@@ -45,7 +45,7 @@ pub enum Dim {
     Size(usize),
 }
 
-/// A number or a word that an operator is given beside its operands.
+/// A number or a word that an operator takes besides its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     /// A number.

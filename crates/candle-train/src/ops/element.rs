@@ -19,7 +19,7 @@ pub(super) trait Element: WithDType + Default {
     /// The values, in `buffer` if they are not f32.
     fn read<'a>(values: &'a [Self], buffer: &'a mut WideBuffer) -> &'a [f32];
 
-    /// Calls `change` with the values as f32, and keeps the nearest of what it leaves.
+    /// Calls `change` with the values as f32, and keeps the nearest numbers of this type to its results.
     fn change<R>(values: &mut [Self], change: impl FnOnce(&mut [f32]) -> R) -> R;
 
     /// These values by their type.

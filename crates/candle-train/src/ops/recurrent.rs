@@ -134,7 +134,7 @@ struct Slopes<'a> {
 }
 
 impl Cell {
-    /// From the product of what is read, in `read`, and that of the state, in `state`.
+    /// From the product of the input, in `read`, and that of the state, in `state`.
     #[inline(always)]
     fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: &mut Step<'_>) {
         let h = hidden.len();

@@ -129,7 +129,7 @@ impl Resample {
         }
     }
 
-    /// Height and width of what is made.
+    /// Height and width of the output.
     fn output_size(&self) -> [usize; 2] {
         [self.rows.parts.len(), self.columns.parts.len()]
     }

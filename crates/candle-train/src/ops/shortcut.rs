@@ -23,7 +23,7 @@ pub(super) struct PaddedShortcut {
 }
 
 impl PaddedShortcut {
-    /// Rows, columns and first channel of what is made of an image.
+    /// Rows, columns and first channel of the output of an image.
     fn output_layout(&self, (_, h, w, c): (usize, usize, usize, usize)) -> [usize; 3] {
         [h.div_ceil(self.stride), w.div_ceil(self.stride), (self.channels - c) / 2]
     }

@@ -118,7 +118,7 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Sends the gradient of `operand` off; returns what the operation's backward returns for it.
+    /// Sends the gradient of `operand` off; returns the value for the operation's backward to return.
     pub(super) fn send(&self, gradient: Vec<f32>, operand: &Tensor) -> Result<Option<Tensor>> {
         match self {
             Self::Graph if operand.track_op() => tensor(gradient, operand.shape()).map(Some),

@@ -44,7 +44,7 @@ const NPZ: &str = "convert it once, if its names are those of PyTorch:\n  python
                    from safetensors.numpy import save_file; \
                    save_file(dict(numpy.load(\"{from}\")), \"{to}\")'";
 
-/// Names, types and shapes of what is in a safetensors file, or in those that an index names,
+/// Names, types and shapes of the tensors in a safetensors file, or in those that an index names,
 /// without their numbers.
 pub fn header(path: &Path) -> Result<Header, Error> {
     let mut all = Header::new();
@@ -140,7 +140,7 @@ fn first_of_zip(file: &mut File) -> Option<String> {
     String::from_utf8(name).ok()
 }
 
-/// The file itself, or those that the index names, which lie beside it.
+/// The file itself, or those that the index names, which lie next to it.
 fn files_of(path: &Path) -> Result<Vec<PathBuf>, Error> {
     /// The part of an index that counts.
     #[derive(serde::Deserialize)]

@@ -106,7 +106,7 @@ pub enum Layout {
     Same,
     /// Rows and columns exchanged.
     Transposed,
-    /// With more rows, of which the first ones are taken.
+    /// A tensor with more rows, of which the first ones are taken.
     FirstRows,
     /// For images of another size.
     Positions {
@@ -153,7 +153,7 @@ pub struct Misfit {
     pub typed: Vec<(String, Dtype)>,
 }
 
-/// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
+/// Compares `header` with the tensors that are `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
 /// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if
 /// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
 /// put before them. Names of another library become the model's.

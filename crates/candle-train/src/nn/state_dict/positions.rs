@@ -75,7 +75,7 @@ fn cubic(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sides, and what comes out.
+    /// Sides, and the result.
     const GOLDEN: [([usize; 2], &[f32]); 2] = [
         (
             [2, 4],

@@ -151,7 +151,7 @@ mod tests {
         1.0 / (1.0 + (-x).exp())
     }
 
-    /// Each function, and what it is in f64.
+    /// Each function, and the same in f64.
     fn functions() -> Vec<(&'static str, Op, Exact)> {
         vec![
             ("relu", relu, |x| x.max(0.0)),

@@ -33,12 +33,12 @@ pub(super) struct Channels<'a> {
     pub(super) activation: Activation,
 }
 
-/// The way in which backward finds where the rectifier was open.
+/// Source from which backward finds where the rectifier was open.
 #[derive(Clone, Copy)]
 pub(super) enum Gate<'a, E> {
-    /// It recomputes the output from x: no residual was added.
+    /// The output recomputed from x: no residual was added.
     Input,
-    /// By the sign of the output, which is given. The gradient before the activation replaces that
+    /// The sign of the given output. The gradient before the activation replaces that
     /// after it, and is the gradient of the residual.
     Output(&'a [E]),
 }
@@ -101,7 +101,7 @@ fn block_moments(block: &[f32], c: usize) -> Moments {
             );
         },
     );
-    // The deviations sum to zero but for the rounding of the mean, which is so taken back.
+    // The deviations sum to zero but for the rounding of the mean, which this corrects.
     let parts = folded(&rest, c).zip(folded(&squares, c)).zip(&mean);
     let channel = |((rest, squares), mean): ((f32, f32), &f32)| {
         let rest = f64::from(rest / n);

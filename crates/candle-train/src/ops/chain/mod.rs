@@ -162,7 +162,7 @@ struct Link {
 
 struct Operand {
     tensor: Tensor,
-    /// The chain's operand, or what a link before this one gave.
+    /// The chain's operand, or the result of a link before this one.
     is_inner: bool,
 }
 

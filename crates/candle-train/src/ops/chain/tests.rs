@@ -1,4 +1,4 @@
-//! Chains beside the same operations in Candle's graph.
+//! Chains compared with the same operations in Candle's graph.
 
 use std::sync::{Arc, Mutex};
 
@@ -73,7 +73,7 @@ impl Layer {
 struct Outcome {
     loss: Vec<f32>,
     dx: Option<Vec<f32>>,
-    /// In the order in which they came.
+    /// In order of arrival.
     of_weights: Vec<(usize, Vec<f32>)>,
 }
 

@@ -136,7 +136,7 @@ impl<X: Factor, D: Factor> Work<'_, X, D> {
         total
     }
 
-    /// These channels of what one tap of these pixels reads.
+    /// These channels of the values that one tap of these pixels reads.
     fn tap_slices(&self, pixels: Range<usize>, tap: usize, channels: Range<usize>) -> Vec<&[X]> {
         let g = self.g;
         let slice = |pixel| match g.input_pixel(pixel, tap / g.kw, tap % g.kw) {

@@ -51,7 +51,7 @@ pub fn conv_transpose2d(
     chain::apply([x, weight.tensor(), bias.tensor()], op)
 }
 
-/// A side of what a transposed convolution makes of `side` places.
+/// Length of an axis after a transposed convolution of `side` places.
 fn spread_over(
     side: usize,
     kernel: usize,

@@ -52,7 +52,7 @@ pub(super) fn by_tap(weight: &[f32], taps: usize) -> Cow<'_, [f32]> {
     Cow::Owned(turned)
 }
 
-/// Outputs whose filters are written together: what is read is a cache line.
+/// Outputs whose filters are written together, read as a cache line.
 const OUTPUTS: usize = 16;
 
 /// Converts (groups, kh, kw, ci, co) to PyTorch's order.

@@ -74,7 +74,7 @@ pub(super) fn run(
             let workspace = cudnn.workspace(gpu, plan.candidate.bytes)?;
             let ran = plan.run(cudnn.handle, operands, out, workspace);
             let Err(error) = ran else { return Ok(true) };
-            // An estimate may promise what the library then refuses for this shape.
+            // An estimate may promise an algorithm that the library then refuses for this shape.
             if !cudnn.take_next(direction, problem).map_err(failed)? && problem.groups == 1 {
                 return Err(failed(error));
             }
@@ -82,7 +82,7 @@ pub(super) fn run(
     })
 }
 
-/// The handle of the training thread, and what it has decided. Lives as long as the thread; the
+/// The handle of the training thread, and its decisions. Lives as long as the thread; the
 /// process ends with it.
 struct Cudnn {
     handle: sys::cudnnHandle_t,

@@ -24,7 +24,7 @@ use crate::units::Bytes;
 /// Work memory of cuBLAS, as its documentation recommends for the largest GPUs.
 const CUBLAS_BYTES: usize = 32 << 20;
 
-/// Bytes that stay free for what is not counted.
+/// Bytes that stay free for memory that is not counted.
 const RESERVED_BYTES: u64 = 512 << 20;
 
 /// True if something was ever recorded in this process.
@@ -47,7 +47,7 @@ impl Graph {
     pub fn record(gpu: &Gpu, enqueue: impl FnOnce() -> Result<()>) -> Result<Self> {
         let _alone = compute_stream();
         let (free, needed) = gpu.free_memory()?;
-        // The pass itself runs beside the first replays, and what it has used stays with the
+        // The pass itself overlaps with the first replays, and the memory it has used stays with the
         // process.
         if free < 2 * needed + RESERVED_BYTES {
             let [free, needed, reserved] = [free, needed, RESERVED_BYTES].map(Bytes);
@@ -59,8 +59,7 @@ impl Graph {
         give_cublas_memory(gpu)?;
         ANY.store(true, Ordering::Relaxed);
         let stream = gpu.cuda().cuda_stream();
-        // Other threads go on calling the driver: what they may not do in a recording is none of
-        // its business.
+        // Other threads go on calling the driver: the limits of a recording do not apply to them.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).w()?;
         let enqueued = enqueue();

@@ -126,7 +126,7 @@ impl Drop for H2dPrefetcher {
 }
 
 impl InFlightTensor {
-    /// The tensor, for what is enqueued on the compute stream from now on.
+    /// The tensor, for work that is enqueued on the compute stream from now on.
     pub fn take(mut self) -> Result<Tensor> {
         let Some(place) = &mut self.place else { bail!("a batch can be taken once") };
         let device = self.gpu.cuda();
@@ -143,7 +143,7 @@ impl InFlightTensor {
 }
 
 impl Drop for InFlightTensor {
-    /// Gives the place back, also if what is in it was never used: the next copy through it waits
+    /// Gives the place back, also if its tensor was never used: the next copy through it waits
     /// for this one.
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
@@ -171,7 +171,7 @@ thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::new(HashMap::new());
 }
 
-/// A tensor of the CPU, f32, in the memory of `gpu`. The copy runs beside what the CPU does next, in the
+/// A tensor of the CPU, f32, in the memory of `gpu`. The copy overlaps with the CPU's next work, in the
 /// order of the compute stream.
 pub fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
     let storage = read([tensor], |[values]| BUFFERS.with_borrow_mut(|all| copy(gpu, all, values)))?;

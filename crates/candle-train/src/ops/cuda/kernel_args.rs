@@ -16,7 +16,7 @@ pub(in crate::ops) struct Address {
     pub(in crate::ops) dtype: DType,
 }
 
-/// The values of a contiguous tensor of a GPU, which must outlive what is enqueued with them.
+/// The values of a contiguous tensor of a GPU, which must outlive the work that is enqueued with them.
 pub(in crate::ops) fn of_tensor(tensor: &Tensor) -> Result<Address> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else { bail!("a tensor of the GPU is needed") };

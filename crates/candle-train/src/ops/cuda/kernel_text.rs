@@ -17,6 +17,6 @@ pub(crate) const KERNELS: &str = concat!(
 /// Kernels of attention, which `ATTENTION_KERNELS` makes for a type and a width.
 pub(crate) const ATTENTION: &str =
     concat!(include_str!("kernels/tensor_cores.cu"), include_str!("kernels/attention.cu"));
-/// Option of NVRTC beside the architecture. Up to 13.0 it takes a lambda for code of the CPU
+/// Option of NVRTC besides the architecture. Up to 13.0 it takes a lambda for code of the CPU
 /// otherwise, which nvcc does not.
 pub(crate) const OPTION: &str = include_str!("kernels/nvrtc_option").trim_ascii();

@@ -45,7 +45,7 @@ impl Found {
         copy(gpu, other.at, self.at, 1)
     }
 
-    /// The bits of what is there. Waits for the GPU.
+    /// The bits of the number there. Waits for the GPU.
     pub fn bits(&self, gpu: &Gpu) -> Result<Vec<u8>> {
         gpu.download(&self.memory)
     }

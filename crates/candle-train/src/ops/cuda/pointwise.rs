@@ -60,7 +60,7 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
     }
 }
 
-/// A contiguous tensor as `dtype`, outside of any graph: itself, if that is what it is.
+/// A contiguous tensor as `dtype`, outside of any graph: itself, if it has that type.
 pub(in crate::ops) fn cast_tensor(gpu: &Gpu, x: &Tensor, dtype: DType) -> Result<Tensor> {
     match cast(gpu, of_tensor(x)?, dtype, x.elem_count())? {
         Cast::Given(_) => Ok(x.clone()),
@@ -86,7 +86,7 @@ pub(in crate::ops) fn add_to(sum: &Tensor, values: &Tensor) -> Result<()> {
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![sum, values, n])
 }
 
-/// The function of `n` values, in their type, and the number that it has beside them.
+/// A function of `n` values, in their type, and of one number.
 pub(in crate::ops) fn activation(
     gpu: &Gpu,
     x: Address,
@@ -164,11 +164,11 @@ pub(super) struct Unfinish {
     pub(super) kind: Kind,
     /// Type of the gradient.
     pub(super) dtype: DType,
-    /// Columns of what comes in.
+    /// Columns of the input.
     pub(super) width: usize,
-    /// Columns of what goes out, the last of which are zeros.
+    /// Columns of the output, the last of which are zeros.
     pub(super) stride: usize,
-    /// Elements of what goes out.
+    /// Elements of the output.
     pub(super) n: usize,
 }
 
@@ -189,7 +189,7 @@ pub(super) fn unfinish(
     Ok(dz)
 }
 
-/// Numbers of a mask: the stream, the least number that is kept, and the factor of what is kept.
+/// Numbers of a mask: the stream, the least number that is kept, and the factor of the kept values.
 /// The mask is the CPU's, bit for bit.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Mask {

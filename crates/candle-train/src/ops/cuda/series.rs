@@ -77,7 +77,7 @@ pub(in crate::ops) fn moving_average(
     Ok(y)
 }
 
-/// Forecasts (samples, steps, series) beside what came, over time and in frequencies.
+/// Forecasts (samples, steps, series) against the actual values, over time and in frequencies.
 pub(in crate::ops) struct Spectra<'a> {
     pub(in crate::ops) sizes: [usize; 3],
     /// (steps, 2 frequencies): cosines, then negative sines.

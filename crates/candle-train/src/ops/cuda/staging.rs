@@ -35,7 +35,7 @@ impl Moment {
         gpu.cuda().cuda_stream().record_event(None).w().map(Self)
     }
 
-    /// Lets what is enqueued on the compute stream of `gpu` from now on wait for it.
+    /// Makes the work that is enqueued on the compute stream of `gpu` from now on wait for it.
     pub fn goes_before(&self, gpu: &Gpu) -> Result<()> {
         gpu.cuda().cuda_stream().wait(&self.0).w()
     }

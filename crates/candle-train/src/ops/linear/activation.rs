@@ -112,7 +112,7 @@ fn activate_block(values: &mut [f32], activation: LinearActivation) {
     }
 }
 
-/// The gradient of the activation's value becomes that of what entered it, which is `before`, or
+/// The gradient of the activation's value becomes that of its input, which is `before`, or
 /// the rectifier's result; both gradients are rounded.
 pub(super) fn pull_back(
     dy: &mut [f32],

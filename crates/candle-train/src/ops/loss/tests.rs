@@ -1,4 +1,4 @@
-//! Losses beside slow ones in f64.
+//! Losses compared with slow ones in f64.
 
 use candle_core::{Device, Var};
 use proptest::prelude::*;

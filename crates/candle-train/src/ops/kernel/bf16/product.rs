@@ -10,7 +10,7 @@ use crate::ops::kernel::product::{Epilogue, Output, Packed, Write, finish};
 
 /// Rows that are multiplied together: two tiles.
 pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
-/// Rows per block at most: what is read of B serves them all.
+/// Rows per block at most: the values read of B serve them all.
 pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
 
 /// `kernel::product` with bf16 panels.
