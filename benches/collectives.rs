@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `cpu_us` is processor time of rank 0 per call, which more ranks than cores do not lengthen.
-//! Timed as `benches/peers/allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most
+//! Timed as `benches/peers/bench_allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most
 //! 500, and the median of the five means. Rank 0 prints.
 #![expect(
     clippy::expect_used,
