@@ -2,8 +2,6 @@
 
 pub mod units;
 pub mod arithmetic;
-pub mod rope;
 pub mod rng;
 
-pub use arithmetic::{Bf16Instructions, Convolutions, Precision};
-pub use rope::RopeScaling;
+pub use arithmetic::{Bf16Instructions, Convolutions, Precision, RopeScaling};

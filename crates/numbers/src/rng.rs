@@ -10,7 +10,7 @@ mod normal;
 
 const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What random numbers are drawn for; keeps the streams of different uses apart.
+/// Purpose of random numbers; keeps the streams of different uses apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
@@ -28,13 +28,13 @@ pub enum Purpose {
     Sweep = 6,
     /// Text drawn from a trained model; `a` and `b` are 0.
     Sample = 7,
-    /// What a model draws for a sample, such as noise or masks; `a` = epoch, `b` = sample.
+    /// A model's draws for a sample, such as noise or masks; `a` = epoch, `b` = sample.
     Draw = 8,
     /// Noise on gradients; `a` = step, `b` = hash of the parameter's name.
     GradientNoise = 9,
-    /// Which training images are mixed, and how; `a` = epoch, `b` = step of the epoch.
+    /// Mixup of training images; `a` = epoch, `b` = step of the epoch.
     Mixup = 10,
-    /// In which epochs something happens to a sample that happens in every other one; `b` = sample.
+    /// Parity of the epochs in which something alternating happens to a sample; `b` = sample.
     Alternate = 11,
 }
 
@@ -71,8 +71,8 @@ impl Key {
         Self { state, ..self }
     }
 
-    /// The same stream in an epoch whose turn it is, or not: what alternates from epoch to epoch
-    /// looks at [`Stream::turn`]. No number of the stream depends on it.
+    /// The same stream with the flag [`Stream::turn`], by which transforms alternate from epoch to
+    /// epoch. No number of the stream depends on it.
     #[must_use]
     pub fn in_turn(self, turn: bool) -> Self {
         Self { turn, ..self }
@@ -84,7 +84,7 @@ impl Key {
         mix(self.state.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// What makes this stream differ from others, for a kernel that draws the same numbers.
+    /// The state that identifies this stream, for a kernel that draws the same numbers.
     pub fn state(self) -> u64 {
         self.state
     }
@@ -115,7 +115,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What [`Key::in_turn`] said.
+    /// The flag that [`Key::in_turn`] has set.
     pub fn turn(&self) -> bool {
         self.key.turn
     }
@@ -153,15 +153,15 @@ impl Stream {
         self.key.normal(self.counter - 2)
     }
 
-    /// Of the distribution Beta(`alpha`, `alpha`), for an `alpha` above 0.
+    /// Draws from the distribution Beta(`alpha`, `alpha`), for an `alpha` above 0.
     pub fn beta(&mut self, alpha: f64) -> f64 {
-        // Of two numbers of a gamma distribution, by their logarithms: those of a small alpha
-        // underflow.
+        // The ratio of two numbers of a gamma distribution, by their logarithms: the numbers
+        // themselves underflow for a small alpha.
         let [a, b] = [self.ln_gamma(alpha), self.ln_gamma(alpha)];
         1.0 / (1.0 + (b - a).exp())
     }
 
-    /// Logarithm of a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang 2000).
+    /// Draws the logarithm of a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang 2000).
     fn ln_gamma(&mut self, alpha: f64) -> f64 {
         if alpha < 1.0 {
             let boost = (1.0 - self.uniform()).ln() / alpha;

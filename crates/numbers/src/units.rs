@@ -17,7 +17,7 @@ impl Rank {
         self.0 as usize
     }
 
-    /// Whether this is rank 0, which speaks to the terminal and writes the files of the run.
+    /// True for rank 0, which prints to the terminal and writes the files of the run.
     pub fn is_first(self) -> bool {
         self.0 == 0
     }

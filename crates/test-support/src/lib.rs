@@ -1,5 +1,5 @@
-//! What the tests of several crates share: damaged inputs, notes of what could not be tested, and
-//! errors by their message.
+//! Helpers for the tests of several crates: damaged inputs, notes of skipped tests, and assertions on
+//! error messages.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ pub mod skipped;
 ///
 /// # Panics
 ///
-/// It is none, or says something else.
+/// `result` is no error, or its message says something else.
 #[expect(clippy::panic, reason = "for tests")]
 #[track_caller]
 pub fn assert_refused<T, E: Display>(result: Result<T, E>, part: &str) {

@@ -9,15 +9,15 @@ const SQRT_HALF: u64 = 0x3FE6_A09E_667F_3BCD;
 /// Terms of the series for logarithm and sine: the next are below 2^-53 of the sum.
 const TERMS: usize = 11;
 
-/// Of two uniform numbers in [0, 1) (Box and Muller 1958).
+/// A standard normal number from two uniform numbers in [0, 1) (Box and Muller 1958).
 #[inline(always)]
 pub(super) fn normal(first: f64, second: f64) -> f64 {
     let turn = 0.25 - (second - second.round()).abs();
     (-2.0 * ln(1.0 - first)).sqrt() * sine_of_turn(turn)
 }
 
-/// The natural logarithm of a normal number above 0: that of m, in [sqrt(1/2), sqrt(2)), as 2
-/// atanh((m - 1) / (m + 1)).
+/// The natural logarithm of a normal number above 0, with ln m = 2 atanh((m - 1) / (m + 1)) for the
+/// mantissa m in [sqrt(1/2), sqrt(2)).
 #[inline(always)]
 fn ln(x: f64) -> f64 {
     const ODD: [f64; TERMS] = {
@@ -39,7 +39,7 @@ fn ln(x: f64) -> f64 {
 /// sin(2 pi turn) of a turn in [-1/4, 1/4].
 #[inline(always)]
 fn sine_of_turn(turn: f64) -> f64 {
-    /// 1 / ((2 k + 2) (2 k + 3)): what a term of the series is of the one before.
+    /// 1 / ((2 k + 2) (2 k + 3)): ratio of a term of the series to the one before.
     const SHARES: [f64; TERMS] = {
         let mut shares = [0.0; TERMS];
         let mut k = 0;
