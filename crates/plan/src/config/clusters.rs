@@ -4,8 +4,8 @@
 //! ddprun.toml ... ~/.config/ddprun/clusters.toml ─read─▶ the table of one name | Problems, each with a caret
 //! ```
 //!
-//! What a reader would get wrong: files are not merged. The first that has a cluster of the name
-//! says everything about it.
+//! Note that files are not merged: the first file that has a cluster of the name says everything
+//! about it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,11 +53,11 @@ table! {
 /// A cluster that a file describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// What the file calls it.
+    /// Name in the file.
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// What runs it, and how it is to be used.
+    /// Kind of the cluster, with its options.
     pub kind: Choice,
 }
 
@@ -72,13 +72,13 @@ pub enum Unknown {
         /// The clusters that there are, if there is any.
         known: Vec<String>,
     },
-    /// What the file says of it is wrong.
+    /// The cluster's settings are wrong.
     #[error(transparent)]
     Problems(#[from] Problems),
 }
 
 impl Unknown {
-    /// What to do about it.
+    /// A remedy, if there is one.
     pub fn help(&self) -> Option<String> {
         let Self::Name { name, known } = self else { return None };
         let names = || known.iter().map(String::as_str);

@@ -19,7 +19,7 @@ use crate::config::table::{bounds, words_of};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording;
 
-/// What could be read, and what was wrong.
+/// The experiment, as far as it could be read, and the problems.
 #[derive(Default)]
 pub(crate) struct Extracted {
     /// With every wrong value replaced by a right one; `None` if too much was wrong.
@@ -41,36 +41,36 @@ pub(crate) fn strongest(layers: &[Layer], path: &[String]) -> Option<usize> {
 
 /// Reads the experiment out of the layers, weakest first; wrong values are taken out of them.
 pub(crate) fn extract(layers: &mut [Layer], vocabulary: &Vocabulary) -> Extracted {
-    let mut reading = Reading { layers, vocabulary, extracted: Extracted::default() };
-    reading.tables();
+    let mut extraction = Extraction { layers, vocabulary, extracted: Extracted::default() };
+    extraction.tables();
     for family in vocabulary.families().iter().filter(|family| TABLES.contains(&family.table)) {
-        reading.choice(family);
+        extraction.choice(family);
     }
     for family in vocabulary.lists() {
         for list in family.lists {
-            reading.list(family, &path_of(list));
+            extraction.list(family, &path_of(list));
         }
     }
-    let experiment = reading.experiment();
-    Extracted { experiment, ..reading.extracted }
+    let experiment = extraction.experiment();
+    Extracted { experiment, ..extraction.extracted }
 }
 
 /// Layers from which an experiment is read.
-struct Reading<'a> {
+struct Extraction<'a> {
     layers: &'a mut [Layer],
     vocabulary: &'a Vocabulary,
     extracted: Extracted,
 }
 
-/// What `table` holds but for the options of its kind, and these.
+/// Removes the options of the kind from `table` and returns them.
 fn apart(table: &mut Dict, shared: &BTreeSet<String>) -> Dict {
     let (own, rest) = std::mem::take(table).into_iter().partition(|(key, _)| !shared.contains(key));
     *table = rest;
     own
 }
 
-impl Reading<'_> {
-    /// What the layers say together, and apart from it the options of kinds by table.
+impl Extraction<'_> {
+    /// The merged layers without the options of kinds, and these options by table.
     fn whole(&self) -> (Dict, Vec<(&'static str, Dict)>) {
         let mut whole: Dict = merged(self.layers).extract().unwrap_or_default();
         let options = TABLES.into_iter().filter_map(|table| {
@@ -182,10 +182,7 @@ impl Reading<'_> {
     }
 
     fn problem(&mut self, problem: Problem, help: Option<String>) {
-        self.extracted.problems.push(match help {
-            Some(help) => problem.help(help),
-            None => problem,
-        });
+        self.extracted.problems.push(problem.maybe_help(help));
     }
 
     /// Reports what is wrong inside of the table at `table`, and makes it right.
@@ -327,7 +324,7 @@ fn family<'a>(vocabulary: &'a Vocabulary, path: &[String]) -> Option<&'a FamilyS
     }
 }
 
-/// What the samples of the chosen data set are, if it is known.
+/// Type of the samples of the chosen data set, if it is known.
 fn samples(layers: &[Layer], vocabulary: &Vocabulary) -> Option<Modality> {
     let name = ["data".to_owned(), "name".to_owned()];
     let written = layers[strongest(layers, &name)?].get(&name)?.as_str()?;

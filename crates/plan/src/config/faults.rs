@@ -18,17 +18,17 @@ const MAX_FAULTS: usize = 60;
 pub(crate) struct Fault<'a> {
     /// Where, from the table on.
     pub(crate) path: Path,
-    /// What its type says; `None` if there is no value, but has to be one.
+    /// The error of its type; `None` if a required value is missing.
     pub(crate) kind: Option<Kind>,
     /// The schema of the key, if it is declared.
     pub(crate) schema: Option<&'a Value>,
 }
 
-/// What a type says of the first value that it does not take.
-pub(crate) type Read<'a> = &'a dyn Fn(&Dict) -> Option<Box<figment::Error>>;
+/// Returns the error of a type about the first value that it does not take.
+pub(crate) type ReadTable<'a> = &'a dyn Fn(&Dict) -> Option<Box<figment::Error>>;
 
-/// What is wrong with `given`, the keys of a table with this schema, which `read` reads.
-pub(crate) fn faults<'a>(schema: &'a Value, read: Read<'_>, given: &Dict) -> Vec<Fault<'a>> {
+/// Faults of `given`, the keys of a table with this schema, which `read` reads.
+pub(crate) fn faults<'a>(schema: &'a Value, read: ReadTable<'_>, given: &Dict) -> Vec<Fault<'a>> {
     let mut search = Search { schema, read, found: Vec::new() };
     let mut whole = given.clone();
     search.fill(schema, &mut whole, &Path::new());
@@ -43,7 +43,7 @@ pub(crate) fn faults<'a>(schema: &'a Value, read: Read<'_>, given: &Dict) -> Vec
 
 struct Search<'a, 'b> {
     schema: &'a Value,
-    read: Read<'b>,
+    read: ReadTable<'b>,
     found: Vec<Fault<'a>>,
 }
 
@@ -149,7 +149,7 @@ fn nested(schema: &Value, path: &[String], value: &Given) -> Given {
     Given::from(table)
 }
 
-/// Whether a table has to have this key.
+/// True if a table must have this key.
 pub(crate) fn needs(table: &Value, key: &str, schema: &Value) -> bool {
     let required = table["required"].as_array().into_iter().flatten();
     is_required(schema) || required.into_iter().any(|required| required == key)

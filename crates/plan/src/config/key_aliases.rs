@@ -1,4 +1,4 @@
-//! What a user wrote for a key -> the key that was meant.
+//! Names of keys in other programs -> ddprun's own.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ static DECLARED_ALIASES: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| {
     found
 });
 
-/// What keys are called elsewhere: `extend("x-aliases" = [...])`.
+/// Collects names of keys in other programs: `extend("x-aliases" = [...])`.
 fn aliases<'a>(schema: &'a Value, found: &mut BTreeMap<&'a str, &'a str>) {
     for (key, inner) in keys_of(schema).into_iter().flatten() {
         let words = inner["x-aliases"].as_array().into_iter().flatten();
@@ -115,7 +115,7 @@ pub(crate) fn only_leaf(path: &[String], mut value: Option<&Given>) -> Path {
     path
 }
 
-/// What an entry of this kind takes.
+/// A remedy that names the keys of an entry of this kind.
 pub(crate) fn of_entry(kind: &Spec) -> String {
     match any_of(kind.keys.iter().map(|key| key.name.as_str())) {
         none if none.is_empty() => format!("remove it: `{}` takes no keys", kind.name),

@@ -11,31 +11,31 @@ use crate::config::schema::DECLARED;
 use crate::config::spans::Path;
 use crate::config::table::{OPTIONS, each_of, keys_of, schema_at};
 
-/// What may stand at a place of the file.
+/// Keys and values that may stand at a place of the file.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum KeyTree {
     /// A value.
     Leaf,
     /// A table with these keys.
-    Table(BTreeMap<String, Known>),
+    Table(BTreeMap<String, KeyTree>),
     /// A list of tables with these keys.
-    List(Box<Known>),
+    List(Box<KeyTree>),
     /// A list of tables with the keys of the table that it stands in.
     Nested,
     /// A table with at least these keys; the others belong to kinds that this program does not
     /// know.
-    Open(BTreeMap<String, Known>),
+    Open(BTreeMap<String, KeyTree>),
     /// A table with any keys, each holding this.
-    Each(Box<Known>),
+    Each(Box<KeyTree>),
 }
 
-/// What may stand where, with examples, and the page that says so.
+/// The tree of all keys, with examples, and the reference page.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// Every key with its meaning and default, as TOML.
     pub(crate) text: String,
     /// The tree of all keys.
-    known: Known,
+    known: KeyTree,
     /// For each table that chooses a kind, the keys that all its kinds share.
     shared: BTreeMap<&'static str, BTreeSet<String>>,
     families: Vec<FamilySpec>,
@@ -51,7 +51,7 @@ impl Page {
     }
 
     /// The keys of the whole file.
-    pub(crate) fn known(&self) -> &Known {
+    pub(crate) fn known(&self) -> &KeyTree {
         &self.known
     }
 
@@ -122,7 +122,7 @@ fn given(value: &Json) -> Value {
     Value::serialize(value).unwrap_or_else(|_| Value::from(""))
 }
 
-/// What is at `path` inside of `value`; of a list any element is like the first.
+/// The value at `path` inside `value`; each element of a list stands for the first.
 fn descend(value: Value, path: &[String]) -> Option<Value> {
     path.iter().try_fold(value, |value, key| match value {
         Value::Dict(_, mut dict) => dict.remove(key),
@@ -131,7 +131,7 @@ fn descend(value: Value, path: &[String]) -> Option<Value> {
     })
 }
 
-/// Whether this is the schema of an entry of a list, which chooses a kind.
+/// True if this is the schema of a list's entry, which chooses a kind.
 fn is_entry(schema: &Json) -> bool {
     schema.get(kind::ENTRY).is_some()
 }
@@ -142,74 +142,74 @@ fn shared_keys(table: &str) -> BTreeSet<String> {
     keys.map(|(key, _)| key.clone()).filter(|key| key != OPTIONS).collect()
 }
 
-/// What may stand where this is the schema, at the dotted name `name`.
-fn known(schema: &Json, name: &str, families: &[FamilySpec]) -> Known {
+/// The keys that this schema allows at the dotted name `name`.
+fn known(schema: &Json, name: &str, families: &[FamilySpec]) -> KeyTree {
     if is_entry(&schema["items"]) {
         let family = families.iter().find(|family| family.lists.contains(&name));
-        return Known::List(Box::new(entry(family)));
+        return KeyTree::List(Box::new(entry(family)));
     }
     if let Some(items) = schema.get("items").filter(|items| keys_of(items).is_some()) {
-        return Known::List(Box::new(known(items, name, families)));
+        return KeyTree::List(Box::new(known(items, name, families)));
     }
     if let Some(inner) = each_of(schema) {
-        return Known::Each(Box::new(known(inner, name, families)));
+        return KeyTree::Each(Box::new(known(inner, name, families)));
     }
-    let Some(keys) = keys_of(schema) else { return Known::Leaf };
+    let Some(keys) = keys_of(schema) else { return KeyTree::Leaf };
     let inside = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
     let own = keys.iter().filter(|(key, _)| *key != OPTIONS);
-    let mut all: BTreeMap<String, Known> =
+    let mut all: BTreeMap<String, KeyTree> =
         own.map(|(key, schema)| (key.clone(), known(schema, &inside(key), families))).collect();
     if !keys.contains_key(OPTIONS) {
-        return Known::Table(all);
+        return KeyTree::Table(all);
     }
     let Some(family) = families.iter().find(|family| family.table == name) else {
-        return Known::Open(all);
+        return KeyTree::Open(all);
     };
     for key in family.kinds.iter().flat_map(|kind| &kind.keys) {
         all.entry(key.name.clone()).or_insert_with(|| of_example(&key.example));
     }
-    Known::Table(all)
+    KeyTree::Table(all)
 }
 
-/// What may stand where an option takes this value.
-fn of_example(value: &Json) -> Known {
+/// The keys that an option allows of which this value is an example.
+fn of_example(value: &Json) -> KeyTree {
     let keys = |table: &serde_json::Map<String, Json>| {
-        Known::Table(table.iter().map(|(key, value)| (key.clone(), of_example(value))).collect())
+        KeyTree::Table(table.iter().map(|(key, value)| (key.clone(), of_example(value))).collect())
     };
     match value {
         Json::Object(table) => keys(table),
         Json::Array(items) if items.iter().any(Json::is_object) => {
             let items = items.iter().filter_map(Json::as_object).flatten();
             let all = items.map(|(key, value)| (key.clone(), value.clone())).collect();
-            Known::List(Box::new(keys(&all)))
+            KeyTree::List(Box::new(keys(&all)))
         }
-        _ => Known::Leaf,
+        _ => KeyTree::Leaf,
     }
 }
 
-/// What an entry of a list of the family may hold; without a family, anything.
-fn entry(family: Option<&FamilySpec>) -> Known {
-    let mut keys = BTreeMap::from([("name".to_owned(), Known::Leaf)]);
-    let Some(family) = family else { return Known::Open(keys) };
+/// The keys that an entry of a list of the family allows; without a family, any.
+fn entry(family: Option<&FamilySpec>) -> KeyTree {
+    let mut keys = BTreeMap::from([("name".to_owned(), KeyTree::Leaf)]);
+    let Some(family) = family else { return KeyTree::Open(keys) };
     if family.entry_key.is_some() {
-        keys.insert("key".to_owned(), Known::Leaf);
+        keys.insert("key".to_owned(), KeyTree::Leaf);
     }
     for key in family.kinds.iter().flat_map(|kind| &kind.keys) {
-        let known = if key.is_list() { Known::Nested } else { Known::Leaf };
+        let known = if key.is_list() { KeyTree::Nested } else { KeyTree::Leaf };
         keys.insert(key.name.clone(), known);
     }
-    Known::Table(keys)
+    KeyTree::Table(keys)
 }
 
-fn walk(known: &Known, prefix: &str, found: &mut Vec<String>) {
-    let (Known::Table(keys) | Known::Open(keys)) = known else {
+fn walk(known: &KeyTree, prefix: &str, found: &mut Vec<String>) {
+    let (KeyTree::Table(keys) | KeyTree::Open(keys)) = known else {
         found.push(prefix.to_owned());
         return;
     };
     for (key, inner) in keys {
         let dotted = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         match inner {
-            Known::List(element) => walk(element, &dotted, found),
+            KeyTree::List(element) => walk(element, &dotted, found),
             _ => walk(inner, &dotted, found),
         }
     }

@@ -8,7 +8,6 @@
 //! run can store them; where the kind is used, [`parse`] turns the stored options into the type
 //! again.
 
-mod family;
 mod list;
 mod offer;
 mod page;
@@ -21,13 +20,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use family::FamilySpec;
 pub(crate) use list::{ENTRY, OwnedList, names_or_tables};
 pub use list::{Entry, LISTS, SINKS};
 pub use offer::{Modality, Offer, OwnParts};
 pub(crate) use page::{index, one, page};
 pub(crate) use spec::example;
-pub use spec::{Key, Spec, parse};
+pub use spec::{FamilySpec, Key, Spec, parse};
 
 /// Options of a kind by name, as JSON.
 pub type Options = BTreeMap<String, Value>;
@@ -44,16 +42,16 @@ pub const BACKEND: &str = "distributed.backend";
 /// Options with a default are read with `#[serde(default)]`, the others are required. Ranges are
 /// attributes of `schemars`: `#[schemars(range(min = 0.0, max = 1.0))]`.
 pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
-    /// What `name` says.
+    /// The value of `name`.
     const NAME: &'static str;
 
-    /// What it needs of the rest of the experiment or sweep.
+    /// Requirements on the rest of the experiment or sweep.
     const NEEDS: &'static [Need] = &[];
 
-    /// What the rest of the experiment may build on.
+    /// Capabilities that the rest of the experiment may use.
     const OFFERS: &'static [Offer] = &[];
 
-    /// What `name` says of this value, where several names stand for one type that differs in a
+    /// The value of `name` for this instance, where several names stand for one type that differs in a
     /// field of its own.
     fn name(&self) -> &'static str {
         Self::NAME
@@ -65,25 +63,25 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     }
 }
 
-/// What a kind may need of the rest of an experiment or sweep.
+/// A requirement of a kind on the rest of an experiment or sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not
     /// tell it.
     LastStep,
-    /// To be the last of its list, but for those that stand behind it.
+    /// The last place in its list, before those that are [`Need::AfterLast`].
     LastPlace,
-    /// To stand behind the one that has the last place, and all others.
+    /// A place after the one that has the last place, and all others.
     AfterLast,
-    /// That its entry has a `key`.
+    /// A `key` of its entry.
     EntryKey,
-    /// Of a sweep: what is searched, `sweep.parameters`.
+    /// Parameters to search, `sweep.parameters`.
     Parameters,
-    /// Of a sweep: a limited number of values of each parameter.
+    /// A limited number of values of each parameter of a sweep.
     Points,
-    /// Of a sweep: how many trials, `sweep.trials`.
+    /// The number of trials, `sweep.trials`.
     Trials,
-    /// Of a sweep: trials that are written down, `[[sweep.list]]`.
+    /// Trials that are written down, `[[sweep.list]]`.
     List,
 }
 
@@ -94,7 +92,7 @@ pub struct Wrong {
     pub key: &'static str,
     /// The options that it does not go with.
     pub with: &'static [&'static str],
-    /// What is wrong, a fragment: "needs a momentum".
+    /// The reason, a fragment: "needs a momentum".
     pub what: String,
 }
 
@@ -103,7 +101,7 @@ pub struct Wrong {
 pub struct Choice {
     /// Name of the kind.
     pub name: String,
-    /// Its options.
+    /// Options of the kind.
     #[serde(default)]
     pub options: Options,
 }

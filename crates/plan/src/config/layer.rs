@@ -15,11 +15,11 @@ use crate::config::schema::Experiment;
 use crate::config::spans::{self, KeySpan, Path};
 use crate::config::table;
 
-/// Where a value was written.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// What an experiment has where nothing is given.
+    /// The built-in defaults.
     Defaults,
     /// The experiment file, or one that it extends.
     File(PathBuf),
@@ -29,7 +29,7 @@ pub enum Source {
     CommandLine(String),
     /// The name of the experiment file.
     FileName,
-    /// What the target of the data is: classes or numbers.
+    /// The type of the target: classes or numbers.
     Target,
 }
 

@@ -10,9 +10,9 @@ use crate::config::keys::{Page, path_of};
 use crate::config::kind::{FamilySpec, OwnedList, SINKS};
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
-use crate::config::overrides::{self, Asked};
+use crate::config::overrides::{self, Override};
 use crate::config::problem::{Problem, Problems};
-use crate::config::unknown_keys::{self, Chosen};
+use crate::config::unknown_keys::{self, ChosenKinds};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::{sweep, text};
 
@@ -91,8 +91,8 @@ pub(crate) struct Stack {
     /// For each layer, how many sources are weaker: all overrides of a command line are one source.
     groups: Vec<usize>,
     problems: Vec<Problem>,
-    /// Whether files that the experiment names are looked for: it is of this machine, and its paths
-    /// begin in the current folder.
+    /// True if files that the experiment names must exist: it is for this machine, and its paths begin
+    /// in the current folder.
     is_here: bool,
 }
 
@@ -118,11 +118,11 @@ impl Stack {
         let page = vocabulary.page();
         let files = self.next_group();
         for (key, value) in environment {
-            self.ask(overrides::variable(key, value), files, page);
+            self.apply(overrides::variable(key, value), files, page);
         }
         let command_line = self.next_group();
         for asked in overrides::command_lines(overrides) {
-            self.ask(asked, command_line, page);
+            self.apply(asked, command_line, page);
         }
         if !self.problems.is_empty() {
             // What could not be read cannot be checked; its consequences would only hide it.
@@ -195,16 +195,16 @@ impl Stack {
         }
     }
 
-    /// One variable or override.
-    fn ask(&mut self, asked: Result<Asked, Problem>, group: usize, page: &Page) {
-        match asked {
+    /// Adds a variable or an override.
+    fn apply(&mut self, change: Result<Override, Problem>, group: usize, page: &Page) {
+        match change {
             Err(problem) => self.problems.push(problem),
-            Ok(Asked::Set(layer)) if layer.dict.contains_key("extends") => {
+            Ok(Override::Set(layer)) if layer.dict.contains_key("extends") => {
                 let what = "works only in a file".to_owned();
                 self.problems.push(layer.at_key(&["extends".to_owned()], what, self.layers.len()));
             }
-            Ok(Asked::Set(layer)) => self.push(layer, group),
-            Ok(Asked::Remove(path, layer)) => {
+            Ok(Override::Set(layer)) => self.push(layer, group),
+            Ok(Override::Remove(path, layer)) => {
                 if let Some(problem) = unknown_keys::unknown(&layer, &path, self.layers.len(), page)
                 {
                     self.problems.push(problem);
@@ -258,7 +258,7 @@ impl Stack {
     }
 
     /// The kind that each table names. A default does not count: the user did not write it.
-    fn chosen<'a>(&self, vocabulary: &'a Vocabulary) -> Chosen<'a> {
+    fn chosen<'a>(&self, vocabulary: &'a Vocabulary) -> ChosenKinds<'a> {
         let kind = |family: &'a FamilySpec| {
             let path = path_of(&format!("{}.name", family.table));
             let layer = &self.layers[strongest(&self.layers, &path)?];
@@ -268,8 +268,8 @@ impl Stack {
         vocabulary.families().iter().filter_map(kind).collect()
     }
 
-    /// Where a stronger source names another kind, keys that belong only to the weaker one's kind
-    /// fall away.
+    /// Drops keys of a weaker source that belong only to its own kind, where a stronger source names
+    /// another kind.
     fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
         let lists = vocabulary.lists();
         for OwnedList { table, key, owner } in lists.iter().flat_map(FamilySpec::owned_lists) {
@@ -287,7 +287,7 @@ impl Stack {
         }
     }
 
-    /// The same for one table; `foreign` names the keys that a kind does not have.
+    /// Drops such keys of one table; `foreign` names the keys that a kind does not have.
     fn drop_keys(&mut self, table: &str, foreign: impl Fn(&str) -> Vec<String>) {
         let name = path_of(&format!("{table}.name"));
         for index in 1..self.layers.len() {
@@ -307,7 +307,7 @@ impl Stack {
     }
 }
 
-/// What is wrong with the file of a sweep in the place of an experiment.
+/// The problem of a sweep's file in the place of an experiment.
 fn of_sweep(file: &Layer) -> Option<Problem> {
     let is_sweep = ["base", "sweep"].iter().all(|key| file.dict.contains_key(*key));
     let key = ["sweep".to_owned()];
@@ -316,7 +316,7 @@ fn of_sweep(file: &Layer) -> Option<Problem> {
     is_sweep.then(|| problem().help(help))
 }
 
-/// Where one word gives a key several values, the remedy names the command that tries them.
+/// Adds to problems of a key with several values in one word the command that tries them.
 fn with_hints(problems: &Problems, path: &Path) -> Problems {
     let hinted = |problem: &Problem| {
         let Some(word) = problem.word().filter(|word| sweep::is_space(word)) else {
@@ -341,11 +341,63 @@ fn with_hints(problems: &Problems, path: &Path) -> Problems {
     Problems::new(problems.iter().map(hinted).collect())
 }
 
-/// What two names of one file have in common.
+/// The canonical path of a file, equal for all of its names.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn stem(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use test_support::mutated;
+
+    use super::*;
+
+    /// Files whose parts the damaged ones are made of.
+    fn originals() -> Vec<Vec<u8>> {
+        let small = "[model]\nname = \"mlp\"\nhidden = [8, 0x10]\n[data]\nname = \"shapes\"\nclasses = 4\n\
+            [train]\nepochs = 3\nbatch_size = 4\n[optimizer]\nlr = 1e-2\n\
+            [expect]\n\"val/loss\" = { at_most = 1.5e3 }\n";
+        let strange = "[[data.transforms.val]]\nname = 'x'\n\"a.b\".c = \"\"\"\n\\u00e9\"\"\"\nt = 1979-05-27\n\
+            [distributed]\nbucket_cap = \"1MiB\"\ntimeout = \"10m\"\nshards = -1\n";
+        let page = Vocabulary::open().reference().to_owned();
+        vec![small.into(), strange.into(), page.into()]
+    }
+
+    #[test]
+    fn a_damaged_experiment_is_understood_or_refused() {
+        let vocabulary = Vocabulary::open();
+        let (mut understood, mut refused) = (0, 0);
+        let whole = originals().swap_remove(0);
+        for bytes in mutated::inputs(&originals(), 600, 74).chain([whole]) {
+            let text = String::from_utf8_lossy(&bytes);
+            match load_text(Path::new("damaged.toml"), &text, &[], &vocabulary) {
+                Ok(_) => understood += 1,
+                Err(problems) => {
+                    assert!(!problems.page(false, 100).is_empty());
+                    refused += 1;
+                }
+            }
+        }
+        assert!(understood > 1 && refused > 300, "{understood} understood, {refused} refused");
+    }
+
+    #[test]
+    fn a_damaged_change_is_understood_or_refused() {
+        let vocabulary = Vocabulary::open();
+        let base = String::from_utf8_lossy(&originals()[0]).into_owned();
+        let words =
+            ["train.batch_size=64", "~scheduler.warmup", "model.hidden=[8,[9]]", "a.b={c=1}"];
+        let words: Vec<Vec<u8>> = words.iter().map(|&word| word.into()).collect();
+        let mut refused = 0;
+        for bytes in mutated::inputs(&words, 400, 75) {
+            let change = String::from_utf8_lossy(&bytes).into_owned();
+            refused +=
+                u32::from(load_text(Path::new("x.toml"), &base, &[change], &vocabulary).is_err());
+        }
+        assert!(refused > 200, "{refused} refused");
+    }
 }

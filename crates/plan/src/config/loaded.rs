@@ -19,7 +19,7 @@ use crate::config::vocabulary::Vocabulary;
 /// An experiment, and where each of its values was written.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What was asked.
+    /// The experiment, complete with defaults.
     pub experiment: Experiment,
     /// For each key that has a value, by dotted name, the strongest layer that gives it; a list is
     /// one key.
@@ -34,9 +34,9 @@ pub struct Loaded {
 /// A checkpoint of another run, of which the weights are started from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PretrainedCheckpoint {
-    /// Its step.
+    /// Step of the checkpoint.
     pub step: u64,
-    /// Whether the averages of its weights are taken.
+    /// True if its averaged weights are taken.
     pub averaged: bool,
     /// One hash over all of its bytes, hexadecimal.
     pub fingerprint: String,
@@ -88,8 +88,8 @@ impl Loaded {
         self.sources.insert(key.to_owned(), Source::Target);
     }
 
-    /// What another key decides is not part of the experiment: its default would be refused beside
-    /// that key where `resolved.toml` says both.
+    /// Removes the defaults of keys that another key overrules: they would be refused beside that key
+    /// in `resolved.toml`.
     pub(crate) fn leave_out_overruled(&mut self, vocabulary: &Vocabulary) {
         for key in check::split::overruled(self, vocabulary) {
             self.experiment.data.options.remove(key);
@@ -130,12 +130,12 @@ impl Loaded {
         absent.map(|finding| finding.into_problem(self)).collect()
     }
 
-    /// Whether a user's layer, not only the built-in defaults, says something about the key.
+    /// True if a user's layer, not only the built-in defaults, says something about the key.
     pub fn is_given(&self, key: &str) -> bool {
         is_given_in(&self.layers, key)
     }
 
-    /// Whether a user's layer gives a key of this table.
+    /// True if a user's layer gives a key of this table.
     pub fn gives_any_of(&self, table: &str) -> bool {
         let is_in = |key: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
         self.sources.iter().any(|(key, source)| is_in(key) && *source != Source::Defaults)

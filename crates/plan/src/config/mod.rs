@@ -4,9 +4,8 @@
 //! file, extends, DDPRUN_*, key=value ─layers─▶ unknown keys ─▶ wrong values ─▶ rules ─▶ Loaded | Problems
 //! ```
 //!
-//! What a reader would get wrong: a problem does not end the search. A misspelt key is given its
-//! right name, a wrong value is taken away, and the search goes on, so that one look shows
-//! everything.
+//! A problem does not end the search: a misspelt key is given its right name, a wrong value is
+//! removed, and the search goes on, so that all problems are reported at once.
 
 mod check;
 pub mod clusters;
@@ -49,6 +48,3 @@ pub use resolved::{is_folder, no_use_in_evaluations, safe_on_resume};
 pub use schema::Experiment;
 pub use suggest::closest;
 pub use vocabulary::{MetricSpec, Vocabulary};
-
-#[cfg(test)]
-mod damaged_tests;

@@ -29,11 +29,11 @@ pub const RESERVED: [&str; 10] = [
     "DDPRUN_WORKER",
 ];
 
-/// Where keys and values stand.
+/// Byte ranges of keys and values.
 type Places = BTreeMap<Path, KeySpan>;
 
-/// What an override asks for.
-pub(crate) enum Asked {
+/// An override of one key.
+pub(crate) enum Override {
     /// A value for a key.
     Set(Layer),
     /// The key at this path goes back to its default; the layer holds the text only.
@@ -54,7 +54,7 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 }
 
 /// The environment variable of the setting `key` (`train__epochs`) as a layer.
-pub(crate) fn variable(key: &str, value: &str) -> Result<Asked, Problem> {
+pub(crate) fn variable(key: &str, value: &str) -> Result<Override, Problem> {
     let name = format!("DDPRUN_{}", key.to_ascii_uppercase());
     let shown = format!("{name}={value}");
     let mut at = "DDPRUN_".len();
@@ -68,7 +68,7 @@ pub(crate) fn variable(key: &str, value: &str) -> Result<Asked, Problem> {
 }
 
 /// Each of the overrides `words` as a layer; a key and a value in two words are one problem.
-pub(crate) fn command_lines(words: &[String]) -> Vec<Result<Asked, Problem>> {
+pub(crate) fn command_lines(words: &[String]) -> Vec<Result<Override, Problem>> {
     let mut found = Vec::new();
     let mut rest = words;
     while let [word, after @ ..] = rest {
@@ -79,7 +79,7 @@ pub(crate) fn command_lines(words: &[String]) -> Vec<Result<Asked, Problem>> {
     found
 }
 
-/// Whether `next` seems to be the value of the key `word`: `train.epochs 3`.
+/// True if `next` seems to be the value of the key `word`: `train.epochs 3`.
 fn is_apart(word: &str, next: &str) -> bool {
     let is_plain = |text: &str| assignment_sign(text).is_none() && !text.starts_with(['~', '+']);
     let is_value = !next.contains('.') || next.parse::<f64>().is_ok();
@@ -97,7 +97,7 @@ fn apart(key: &str, value: &str) -> Problem {
 }
 
 /// The override `text` as a layer.
-pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
+pub(crate) fn command_line(text: &str) -> Result<Override, Problem> {
     let source = Source::CommandLine(text.to_owned());
     let body = text.trim_start_matches(['+', '~']);
     let start = text.len() - body.len();
@@ -175,9 +175,9 @@ fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]
     (path, layer)
 }
 
-fn removal(source: Source, text: String, segments: &[(String, Range<usize>)]) -> Asked {
+fn removal(source: Source, text: String, segments: &[(String, Range<usize>)]) -> Override {
     let (path, layer) = empty_layer(source, text, segments);
-    Asked::Remove(path, layer)
+    Override::Remove(path, layer)
 }
 
 /// The layer that gives `text[value_at..]` to the key of `segments`.
@@ -186,11 +186,11 @@ fn assignment(
     text: String,
     segments: &[(String, Range<usize>)],
     value_at: usize,
-) -> Result<Asked, Problem> {
+) -> Result<Override, Problem> {
     let written = text[value_at..].to_owned();
     let (path, mut layer) = empty_layer(source, text, segments);
     if written.trim() == "null" {
-        return Ok(Asked::Remove(path, layer));
+        return Ok(Override::Remove(path, layer));
     }
     let key = layer.places.get(&path).map_or(0..0, |place| place.key.clone());
     let whole = KeySpan { key: key.clone(), value: value_at..value_at + written.len() };
@@ -213,7 +213,7 @@ fn assignment(
         value
     };
     layer.dict = nested(&path, value);
-    Ok(Asked::Set(layer))
+    Ok(Override::Set(layer))
 }
 
 /// A value whose words lack their quotes: `adam`, `[csv, jsonl]`, `[{name=resize, size=64}]`.
@@ -221,8 +221,8 @@ pub(crate) fn bare(text: &str) -> Option<Value> {
     read_bare(text, &[], 0).map(|(value, _)| value)
 }
 
-/// The same for the key at `path`, with the places of what is inside it; `offset` bytes stand before
-/// `text`.
+/// Reads the value of the key at `path`, with the places of what is inside it; `offset` bytes stand
+/// before `text`.
 fn read_bare(text: &str, path: &[String], offset: usize) -> Option<(Value, Places)> {
     let quoted = Quoted::of(text);
     let (value, read) = spans::value(&quoted.text, path, 0..0, 0)?;
@@ -301,10 +301,10 @@ fn nested(path: &[String], value: Value) -> Dict {
 mod tests {
     use super::*;
 
-    fn set(asked: Result<Asked, Problem>) -> Dict {
+    fn set(asked: Result<Override, Problem>) -> Dict {
         match asked {
-            Ok(Asked::Set(layer)) => layer.dict,
-            Ok(Asked::Remove(path, _)) => panic!("removes {path:?}"),
+            Ok(Override::Set(layer)) => layer.dict,
+            Ok(Override::Remove(path, _)) => panic!("removes {path:?}"),
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn places_in_a_bare_value_are_those_in_the_word() {
         let text = "data= {name=mnist, dir = \"a\", parts=[ b c ,\"d\"]}";
-        let Ok(Asked::Set(layer)) = command_line(text) else { panic!("not set") };
+        let Ok(Override::Set(layer)) = command_line(text) else { panic!("not set") };
         let shown = |path: &[&str]| {
             let path: Path = path.iter().map(|&part| part.to_owned()).collect();
             let place = layer.places[&path].clone();
@@ -363,7 +363,7 @@ mod tests {
     fn a_tilde_or_null_takes_a_key_away() {
         for text in ["~train.steps", "train.steps=null", "~train.steps=5"] {
             assert!(
-                matches!(command_line(text), Ok(Asked::Remove(path, _)) if path == ["train", "steps"])
+                matches!(command_line(text), Ok(Override::Remove(path, _)) if path == ["train", "steps"])
             );
         }
     }
@@ -417,7 +417,7 @@ mod tests {
     fn double_underscores_of_a_variable_are_dots() {
         let asked = variable("train__batch_size", "64");
         assert_eq!(set(asked), spans::document("train.batch_size = 64").dict);
-        let Ok(Asked::Set(layer)) = variable("train__batch_size", "[1, 2]") else { panic!() };
+        let Ok(Override::Set(layer)) = variable("train__batch_size", "[1, 2]") else { panic!() };
         let place = &layer.places[&["train", "batch_size"].map(str::to_owned).to_vec()];
         assert_eq!(&layer.text.text[place.key.clone()], "BATCH_SIZE");
         assert_eq!(&layer.text.text[place.value.clone()], "[1, 2]");

@@ -1,4 +1,4 @@
-//! What is wrong with an experiment, drawn on the text that says it.
+//! Problems of an experiment, drawn on the text that causes them.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const HELP: usize = 14;
 /// A text in which something may be wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedText {
-    /// What messages call it: its path, or "command line".
+    /// Name in messages: its path, or "command line".
     pub(crate) name: String,
     pub(crate) text: String,
 }
@@ -44,13 +44,13 @@ impl NamedText {
     }
 }
 
-/// One thing that is wrong: key, reason, place, remedy.
+/// A problem: key, reason, place, remedy.
 #[derive(Clone, Debug)]
-pub struct Problem(Box<Parts>);
+pub struct Problem(Box<ProblemParts>);
 
 /// Boxed, because a problem travels in the `Err` of small results.
 #[derive(Clone, Debug)]
-struct Parts {
+struct ProblemParts {
     key: String,
     what: String,
     /// The text, and the bytes of it that are wrong.
@@ -68,7 +68,7 @@ impl Problem {
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
         let order = usize::MAX;
-        Self(Box::new(Parts { key, what, place: None, help: None, order }))
+        Self(Box::new(ProblemParts { key, what, place: None, help: None, order }))
     }
 
     /// The same problem with a remedy.
@@ -76,6 +76,15 @@ impl Problem {
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
+    }
+
+    /// The same problem with a remedy, if there is one.
+    #[must_use]
+    pub(crate) fn maybe_help(self, help: Option<impl Into<String>>) -> Self {
+        match help {
+            Some(help) => self.help(help),
+            None => self,
+        }
     }
 
     /// The same problem with its place: bytes `span` of `file`, where `order` sorts texts.
@@ -106,12 +115,12 @@ impl Problem {
         &self.0.key
     }
 
-    /// What is wrong with it, a fragment without a final period.
+    /// The reason, a fragment without a final period.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// What to do about it.
+    /// The remedy, if there is one.
     pub fn remedy(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
@@ -121,7 +130,7 @@ impl Problem {
         self.place().map(|(file, line, _)| (file, line))
     }
 
-    /// As [`Problem::line`], and the column in it, in characters from 1.
+    /// Name of the text, line, and column in characters, both from 1.
     pub fn place(&self) -> Option<(&str, usize, usize)> {
         let (file, span) = self.0.place.as_ref()?;
         let before = file.text.get(..span.start)?;
@@ -132,7 +141,7 @@ impl Problem {
     /// The problem with its lines, a caret and a remedy, without anything that would act on a
     /// terminal: experiments come from others, too. Its sentences are in lines that fit.
     fn drawn(&self, painter: &Renderer, width: usize) -> String {
-        let Parts { key, what, place, help, .. } = self.0.as_ref();
+        let ProblemParts { key, what, place, help, .. } = self.0.as_ref();
         let what = message(&escape(&headline(key, what)), width.saturating_sub(HEADLINE));
         let snippet = place.as_ref().map(|(file, span)| {
             let (first, lines) = file.lines_around(span);
@@ -181,13 +190,13 @@ impl From<Problem> for Problems {
 }
 
 impl Problems {
-    /// In the order in which they stand in their texts.
+    /// The problems, sorted by their places in the texts.
     pub fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(Problem::sort_key);
         Self(problems)
     }
 
-    /// Each of them.
+    /// Returns the problems one by one.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use crate::config::check::{Finding, range};
 use crate::config::extract::strongest;
-use crate::config::faults::{Read, faults};
+use crate::config::faults::{ReadTable, faults};
 use crate::config::keys::{dotted, path_of};
 use crate::config::kind::{Choice, FamilySpec, Options, Spec, example};
 use crate::config::layer::Layer;
@@ -21,9 +21,9 @@ use crate::config::wording;
 pub(crate) struct Reader {
     pub(crate) layers: Vec<Layer>,
     pub(crate) problems: Vec<Problem>,
-    /// What a program knows.
+    /// Components that the program knows.
     pub(crate) vocabulary: Vocabulary,
-    /// What the file is: "a sweep".
+    /// Noun for the file: "a sweep".
     pub(crate) noun: &'static str,
 }
 
@@ -95,7 +95,7 @@ impl Reader {
         }
     }
 
-    /// One of some words.
+    /// The value of the word at `path`, which must be one of `words`.
     pub(crate) fn word<T: Copy>(&mut self, path: &[String], words: &[(&str, T)]) -> Option<T> {
         let text = self.text(path)?;
         if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
@@ -123,7 +123,13 @@ impl Reader {
     }
 
     /// Keeps the valid values of `own`, the table at path `table`, and reports the others.
-    fn right(&mut self, schema: &Json, read: Read<'_>, table: &[String], mut own: Dict) -> Dict {
+    fn right(
+        &mut self,
+        schema: &Json,
+        read: ReadTable<'_>,
+        table: &[String],
+        mut own: Dict,
+    ) -> Dict {
         for fault in faults(schema, read, &own) {
             let path = [table, &fault.path].concat();
             let Some(kind) = &fault.kind else {
@@ -192,7 +198,7 @@ impl Reader {
         }
     }
 
-    /// What the layers say in `table`, but for the word at `name`.
+    /// The merged values of `table`, without the word at `name`.
     fn given(&self, name: &[String], table: &[String]) -> Dict {
         let value = |key: String| {
             let at = join(table, &key);
@@ -256,11 +262,8 @@ impl Reader {
 
     /// Notes a problem, with a remedy if there is one.
     fn wrong_with(&mut self, path: &[String], what: String, help: Option<String>) {
-        let problem = self.problem(path, what);
-        self.problems.push(match help {
-            Some(help) => problem.help(help),
-            None => problem,
-        });
+        let problem = self.problem(path, what).maybe_help(help);
+        self.problems.push(problem);
     }
 
     /// Names of the entries of the table at `path`, over all layers, in the order of writing.
@@ -288,7 +291,7 @@ impl Reader {
         self.only_of(path, &[], known);
     }
 
-    /// As [`Reader::only`], without a word about entries that are `other`.
+    /// Reports keys at `path` that are not `known`, except those in `other`.
     pub(crate) fn only_of(&mut self, path: &[String], other: &[&str], known: &[&str]) {
         for key in self.keys(path) {
             if known.contains(&key.as_str()) || other.contains(&key.as_str()) {

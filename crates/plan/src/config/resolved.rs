@@ -98,7 +98,7 @@ pub fn safe_on_resume() -> Vec<String> {
     saying(&DECLARED, "x-resume", SAFE).iter().map(|path| dotted(path)).collect()
 }
 
-/// Whether this is the key of a folder that a run stays in.
+/// True if this is the key of a folder that a run cannot leave.
 pub fn is_folder(key: &str) -> bool {
     rule(&DECLARED, &path_of(key), "x-resume") == Some(FOLDER)
 }

@@ -1,9 +1,8 @@
-//! The experiment file, schema 1, as plain data: what was asked, before anything is decided.
+//! The experiment file, schema 1, as plain data, before anything is decided.
 //!
 //! Each key is declared here, and nowhere else (see `table`); rules between keys are in `check`.
 
 mod data;
-mod model;
 mod train;
 
 use std::collections::BTreeMap;
@@ -18,8 +17,7 @@ use crate::config::table::{self, FOLDER, SAFE, TAKEN, table};
 use crate::config::values::{Auto, Devices, Duration, Every, Patience, Size, Warmup, ZeroStage};
 
 pub use data::{Data, Mixup, MixupMode, OnBadSample, Sampler, Transforms};
-pub use model::Model;
-pub use train::{OnNonFinite, PrecisionChoice, Train};
+pub use train::{Model, OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;
 
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
@@ -32,7 +30,7 @@ const WEEK: u64 = 7 * 24 * 3600;
 /// Why a key changes no evaluation.
 const NO_TRAINING: &str = "nothing is trained";
 const NO_RUN: &str = "`ddprun eval` makes no run, in one process";
-/// What to write in the place of 0.
+/// A remedy for an interval of 0.
 const SWITCH_OFF: &str = "to switch it off, write \"never\"";
 
 /// The keys of an experiment, as they are declared.
@@ -433,7 +431,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// How it is written: `min` or `max`.
+    /// The word in a file: `min` or `max`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Min => "min",
@@ -527,9 +525,9 @@ table! {
     }
 }
 
-/// What `distributed.backend` says to leave the choice to the plan.
+/// The value of `distributed.backend` that leaves the choice to the plan.
 pub const AUTO_BACKEND: &str = "auto";
-/// What that means.
+/// The meaning of that value.
 pub(crate) const AUTO_BACKEND_ABOUT: &str = "The best for the devices: `nccl` on GPUs, `shm` on CPUs, `mpi` or \
                                              `tcp` on several machines.";
 
@@ -547,7 +545,7 @@ pub enum CommHook {
 }
 
 impl CommHook {
-    /// What travels.
+    /// Type of the numbers that are exchanged.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "fp32",

@@ -13,7 +13,7 @@ use toml::de::{DeInteger, DeTable, DeValue};
 /// Keys from the top of the file down; a position in a list is its number.
 pub(crate) type Path = Vec<String>;
 
-/// Where a key and its value stand, in bytes of the text.
+/// Byte ranges of a key and its value in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeySpan {
     pub(crate) key: Range<usize>,
@@ -22,17 +22,17 @@ pub(crate) struct KeySpan {
 
 /// A text, read.
 #[derive(Default)]
-pub(crate) struct Read {
+pub(crate) struct Document {
     pub(crate) dict: Dict,
     pub(crate) places: BTreeMap<Path, KeySpan>,
-    /// What is not TOML, and where.
+    /// Syntax errors with their places.
     pub(crate) errors: Vec<(String, Range<usize>)>,
 }
 
 /// Reads a whole document, as far as it is TOML.
-pub(crate) fn document(text: &str) -> Read {
+pub(crate) fn document(text: &str) -> Document {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut read = Read::default();
+    let mut read = Document::default();
     for error in errors {
         read.errors.push((error.message().to_owned(), visible(text, error.span())));
     }
@@ -47,11 +47,11 @@ pub(crate) fn value(
     path: &[String],
     key: Range<usize>,
     offset: usize,
-) -> Option<(Value, Read)> {
+) -> Option<(Value, Document)> {
     let parsed = DeValue::parse(text).ok()?;
-    let mut read = Read::default();
+    let mut read = Document::default();
     read.places.insert(path.to_vec(), KeySpan { key, value: shifted(parsed.span(), offset) });
-    let mut inner = Read::default();
+    let mut inner = Document::default();
     let value = inner.value(&mut path.to_vec(), parsed.get_ref(), 0..text.len());
     for (path, KeySpan { key, value }) in inner.places {
         let place = KeySpan { key: shifted(key, offset), value: shifted(value, offset) };
@@ -75,7 +75,7 @@ fn visible(text: &str, span: Option<Range<usize>>) -> Range<usize> {
     start..end
 }
 
-impl Read {
+impl Document {
     fn table(&mut self, path: &mut Path, table: &DeTable<'_>) -> Dict {
         table
             .iter()

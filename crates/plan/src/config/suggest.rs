@@ -42,7 +42,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .or_else(|| all().filter(is_begun_with).max_by_key(|it| it.len()))
 }
 
-/// Whether `part` is the last word of `word`: `Plateau` of `ReduceLROnPlateau`, but not `file` of
+/// True if `part` is the last word of `word`: `Plateau` of `ReduceLROnPlateau`, but not `file` of
 /// `profile`.
 fn ends_in_word(word: &str, part: &str) -> bool {
     if !letters(word).ends_with(part) {

@@ -68,7 +68,7 @@ pub(crate) fn declared<T: JsonSchema>() -> Value {
     schema
 }
 
-/// What makes schemas that refer to nothing.
+/// A generator of schemas without references.
 pub(crate) fn generator() -> schemars::SchemaGenerator {
     schemars::generate::SchemaSettings::draft2020_12()
         .with(|settings| settings.inline_subschemas = true)
@@ -94,7 +94,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// Whether the key with this schema has to be given.
+/// True if the key with this schema must be given.
 pub(crate) fn is_required(schema: &Value) -> bool {
     schema.get(REQUIRED).is_some()
 }
@@ -104,7 +104,7 @@ pub(crate) fn keys_of(schema: &Value) -> Option<&serde_json::Map<String, Value>>
     schema.get("properties")?.as_object()
 }
 
-/// What stands in a table with any keys, which are the user's own.
+/// Schema of the values of a table whose keys are the user's own.
 pub(crate) fn each_of(schema: &Value) -> Option<&Value> {
     schema.get("additionalProperties").filter(|inner| inner.is_object())
 }
@@ -136,7 +136,7 @@ pub(crate) fn schema_at<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Va
     (n == path.len()).then_some(last)
 }
 
-/// What the key at `path`, or else the innermost table around it, says by the attribute `rule`.
+/// The attribute `rule` of the key at `path`, or else of the innermost table around it.
 pub(crate) fn rule<'a>(schema: &'a Value, path: &[String], rule: &str) -> Option<&'a str> {
     on_the_way(schema, path).filter_map(|schema| schema.get(rule)?.as_str()).last()
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use figment::value::{Dict, Value};
 
 use crate::config::key_aliases::{among, anywhere, of_entry, only_leaf, whole};
-use crate::config::keys::{Known, Page, dotted};
+use crate::config::keys::{KeyTree, Page, dotted};
 use crate::config::kind::{SINKS, Spec};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
@@ -19,7 +19,7 @@ use crate::config::suggest::any_of;
 const MAX_REPORTED: usize = 60;
 
 /// The kind that each table chooses, where that is known.
-pub(crate) type Chosen<'a> = BTreeMap<&'static str, &'a Spec>;
+pub(crate) type ChosenKinds<'a> = BTreeMap<&'static str, &'a Spec>;
 
 /// Something at a place where it cannot be.
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Misfit {
     help: String,
     /// The key that was meant beside it.
     meant: Option<String>,
-    /// Whether it must be a table whose `name` says of what kind it is.
+    /// True if it must be a table with the `name` of a component.
     has_name: bool,
 }
 
@@ -38,10 +38,10 @@ pub(crate) fn weed(
     layer: &mut Layer,
     order: usize,
     page: &Page,
-    chosen: &Chosen<'_>,
+    chosen: &ChosenKinds<'_>,
 ) -> Vec<Problem> {
     let mut search = Search { page, chosen, found: Vec::new() };
-    if let Known::Table(keys) = page.known() {
+    if let KeyTree::Table(keys) = page.known() {
         search.walk(&layer.dict, keys, &mut Path::new());
     }
     let misfits = search.found;
@@ -62,12 +62,12 @@ pub(crate) fn weed(
     problems
 }
 
-/// Whether the layer is one key and its value.
+/// True if the layer is one key and its value.
 fn is_word(layer: &Layer) -> bool {
     matches!(layer.source, Source::CommandLine(_) | Source::Environment(_))
 }
 
-/// What to write instead; an override and a variable are told their whole key.
+/// A remedy: the key to write instead; for overrides and variables the whole key.
 fn remedy(layer: &Layer, misfit: &Misfit, page: &Page) -> String {
     let is_word = is_word(layer);
     if let (Source::Environment(_), Some(name)) = (&layer.source, variable(&misfit.path, page)) {
@@ -103,38 +103,38 @@ pub(crate) fn unknown(
     let mut known = page.known();
     for (depth, key) in path.iter().enumerate() {
         known = match known {
-            Known::Table(keys) => {
+            KeyTree::Table(keys) => {
                 let Some(inner) = keys.get(key) else {
-                    let misfit = unknown_key(key, keys, &path[..depth], page, &Chosen::new());
+                    let misfit = unknown_key(key, keys, &path[..depth], page, &ChosenKinds::new());
                     let help = whole(path, page).map(|key| format!("did you mean `{key}`?"));
                     let problem = layer.at_key(&path[..=depth], misfit.what, order);
                     return Some(problem.help(help.unwrap_or(misfit.help)));
                 };
                 inner
             }
-            Known::Each(inner) => inner,
-            Known::Open(keys) => keys.get(key)?,
-            Known::List(_) | Known::Nested | Known::Leaf => return None,
+            KeyTree::Each(inner) => inner,
+            KeyTree::Open(keys) => keys.get(key)?,
+            KeyTree::List(_) | KeyTree::Nested | KeyTree::Leaf => return None,
         };
     }
     None
 }
 
-/// Whether `path` leads to a list of tables, or into one.
+/// True if `path` leads to a list of tables, or into one.
 pub(crate) fn is_in_list(path: &[String], page: &Page) -> bool {
     let mut known = page.known();
     for key in path {
         known = match known {
-            Known::Table(keys) | Known::Open(keys) => {
+            KeyTree::Table(keys) | KeyTree::Open(keys) => {
                 let Some(inner) = keys.get(key) else { return false };
                 inner
             }
-            Known::Each(inner) => inner,
-            Known::List(_) | Known::Nested => return true,
-            Known::Leaf => return false,
+            KeyTree::Each(inner) => inner,
+            KeyTree::List(_) | KeyTree::Nested => return true,
+            KeyTree::Leaf => return false,
         };
     }
-    matches!(known, Known::List(_) | Known::Nested)
+    matches!(known, KeyTree::List(_) | KeyTree::Nested)
 }
 
 fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
@@ -160,12 +160,12 @@ fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
 /// A walk through a file, and what does not belong there.
 struct Search<'a> {
     page: &'a Page,
-    chosen: &'a Chosen<'a>,
+    chosen: &'a ChosenKinds<'a>,
     found: Vec<Misfit>,
 }
 
 impl Search<'_> {
-    fn walk(&mut self, dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path) {
+    fn walk(&mut self, dict: &Dict, keys: &BTreeMap<String, KeyTree>, path: &mut Path) {
         for (key, value) in dict {
             path.push(key.clone());
             match keys.get(key) {
@@ -178,8 +178,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a value that is no list stands where another kind than the one that is named has one:
-    /// `layers = 2` of a model that counts its layers.
+    /// True if the value is not a list, but another component than the one that is named has a list at
+    /// this key: `layers = 2` of a model that counts its layers.
     fn is_other_list(&self, key: &str, value: &Value, path: &[String]) -> bool {
         let [table, _] = path else { return false };
         let is_list = matches!(value, Value::Array(..));
@@ -194,7 +194,7 @@ impl Search<'_> {
         &mut self,
         key: &str,
         table: &Dict,
-        keys: &BTreeMap<String, Known>,
+        keys: &BTreeMap<String, KeyTree>,
         path: &mut Path,
     ) {
         // Those past the most are only counted.
@@ -207,7 +207,7 @@ impl Search<'_> {
         };
         let meant = misfit.meant.as_ref().and_then(|name| keys.get(name));
         self.found.push(misfit);
-        if let (Some(meant @ Known::Table(_)), Some(value)) = (meant, table.get(key)) {
+        if let (Some(meant @ KeyTree::Table(_)), Some(value)) = (meant, table.get(key)) {
             self.fit(value, meant, keys, path);
         }
     }
@@ -216,14 +216,14 @@ impl Search<'_> {
     fn fit(
         &mut self,
         value: &Value,
-        known: &Known,
-        siblings: &BTreeMap<String, Known>,
+        known: &KeyTree,
+        siblings: &BTreeMap<String, KeyTree>,
         path: &mut Path,
     ) {
         match (known, value) {
-            (Known::Leaf, _) => {}
-            (Known::Table(keys), _) => self.fit_table(value, keys, path),
-            (Known::Open(keys), Value::Dict(_, dict)) => {
+            (KeyTree::Leaf, _) => {}
+            (KeyTree::Table(keys), _) => self.fit_table(value, keys, path),
+            (KeyTree::Open(keys), Value::Dict(_, dict)) => {
                 for (key, value) in dict {
                     let Some(known) = keys.get(key) else { continue };
                     path.push(key.clone());
@@ -231,26 +231,26 @@ impl Search<'_> {
                     path.pop();
                 }
             }
-            (Known::Each(inner), Value::Dict(_, dict)) => {
+            (KeyTree::Each(inner), Value::Dict(_, dict)) => {
                 for (key, value) in dict {
                     path.push(key.clone());
                     self.fit(value, inner, siblings, path);
                     path.pop();
                 }
             }
-            (Known::List(inner), _) => self.fit_list(value, path, |search, item, path| {
+            (KeyTree::List(inner), _) => self.fit_list(value, path, |search, item, path| {
                 search.fit(item, inner, siblings, path);
             }),
-            (Known::Nested, _) => self.fit_list(value, path, |search, item, path| {
+            (KeyTree::Nested, _) => self.fit_list(value, path, |search, item, path| {
                 search.fit_table(item, siblings, path);
             }),
-            (Known::Open(_) | Known::Each(_), _) => {
+            (KeyTree::Open(_) | KeyTree::Each(_), _) => {
                 self.found.push(no_table(path));
             }
         }
     }
 
-    fn fit_table(&mut self, value: &Value, keys: &BTreeMap<String, Known>, path: &mut Path) {
+    fn fit_table(&mut self, value: &Value, keys: &BTreeMap<String, KeyTree>, path: &mut Path) {
         if let Value::Dict(_, dict) = value {
             self.walk(dict, keys, path);
         } else {
@@ -296,10 +296,10 @@ fn no_table(path: &[String]) -> Misfit {
 
 fn unknown_key(
     key: &str,
-    keys: &BTreeMap<String, Known>,
+    keys: &BTreeMap<String, KeyTree>,
     parent: &[String],
     page: &Page,
-    chosen: &Chosen<'_>,
+    chosen: &ChosenKinds<'_>,
 ) -> Misfit {
     let mut path = parent.to_vec();
     path.push(key.to_owned());
@@ -355,7 +355,7 @@ fn of_table(kind: &Spec, table: &str, page: &Page) -> String {
     }
 }
 
-/// Whether `key` of `table` is one of `kind`, or of all kinds.
+/// True if `key` of `table` belongs to `kind`, or to all kinds.
 fn takes(kind: &Spec, table: &str, key: &str, page: &Page) -> bool {
     let is_shared = || page.shared(table).is_none_or(|shared| shared.contains(key));
     match page.owner_of_list(table, key) {
@@ -364,8 +364,8 @@ fn takes(kind: &Spec, table: &str, key: &str, page: &Page) -> bool {
     }
 }
 
-/// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is
-/// nowhere else.
+/// A hint to another table that has a key of this name, or nearly this name; none for entries of
+/// lists.
 fn elsewhere(key: &str, parent: &[String], page: &Page) -> Option<String> {
     let is_entry = parent.iter().any(|part| part.parse::<usize>().is_ok());
     let found = if is_entry { Vec::new() } else { anywhere(key, page) };

@@ -24,13 +24,13 @@ pub use warmup::Warmup;
 pub struct Duration(pub std::time::Duration);
 
 impl Duration {
-    /// So many minutes.
+    /// A time span of whole minutes.
     pub(crate) const fn of_minutes(minutes: u64) -> Self {
         Self(std::time::Duration::from_secs(60 * minutes))
     }
 }
 
-/// How often, or how long: "1 epoch", "500 steps", "never".
+/// An interval or a length: "1 epoch", "500 steps", "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
     /// "never"
@@ -41,19 +41,19 @@ pub enum Every {
     Steps(u64),
 }
 
-/// How long to wait for what may never come: "auto", "never", "30s".
+/// A limit on waiting: "auto", "never", "30s".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
-    /// To be learnt from what it usually takes.
+    /// Learnt from the usual duration.
     #[default]
     Auto,
-    /// For ever.
+    /// No limit.
     Never,
-    /// As given.
+    /// A limit that was given.
     After(std::time::Duration),
 }
 
-/// How the rows of a table are cut, in order, into training, validation and test.
+/// The split of a table's rows, in order, into training, validation and test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitRule {
     /// "`ett_hour`": 12, 4 and 4 months of 30 days of hours; further rows are not used.
@@ -62,7 +62,8 @@ pub enum SplitRule {
     EttMinute,
     /// "7:1:2": training and test are rounded down, validation is the rest.
     Parts([u32; 3]),
-    /// "34560:11520:11520", or with the word "rows": so many of them; further rows are not used.
+    /// "34560:11520:11520", or smaller numbers with the word "rows": counts of rows; further rows are not
+    /// used.
     Rows([u32; 3]),
 }
 
@@ -94,7 +95,7 @@ pub enum Strict {
     ExceptHead,
 }
 
-/// What each rank keeps a part of, by the stages of ZeRO (Rajbhandari et al. 2020).
+/// State that is sharded over ranks, by the stages of ZeRO (Rajbhandari et al. 2020).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroStage {
     /// 0: nothing, plain DDP.
@@ -107,7 +108,7 @@ pub enum ZeroStage {
 }
 
 impl ZeroStage {
-    /// As in the experiment.
+    /// The number in the experiment.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -212,7 +213,7 @@ fn parse_split(text: &str) -> Option<SplitRule> {
     })
 }
 
-/// Whether a number is larger than that of any parts: thousandths are never meant.
+/// True if a number is too large for a ratio: thousandths are never meant.
 fn are_plainly_rows(parts: [u32; 3]) -> bool {
     parts.iter().any(|&part| part > 1000)
 }
@@ -292,7 +293,7 @@ pub(crate) const COUNT: &str = "epochs or steps";
 pub(crate) const BYTES: &str = "bytes";
 pub(crate) const SECONDS: &str = "seconds";
 
-/// How many of `unit` a text says; `None` where it says no number.
+/// The number of `unit`s in a text; `None` if it holds no number.
 pub(crate) fn measured(text: &str, unit: &str) -> Option<f64> {
     match unit {
         COUNT => match parse_every(text)? {
@@ -478,7 +479,7 @@ impl Serialize for Strict {
     }
 }
 
-/// What is wrong with weights of classes; `None` if nothing is.
+/// The reason why class weights cannot be used; `None` if they can.
 pub fn unusable_weights(weights: &[f64]) -> Option<&'static str> {
     let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
     let are_usable = weights.iter().all(is_one) && weights.iter().sum::<f64>() > 0.0;

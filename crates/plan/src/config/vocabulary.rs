@@ -11,9 +11,9 @@ use crate::config::schema::{DECLARED, Mode};
 /// A metric as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricSpec {
-    /// What follows `val/` in its name.
+    /// Name without the prefix `val/`.
     pub name: &'static str,
-    /// Whether less or more of it is better.
+    /// Direction in which the metric is better.
     pub mode: Mode,
 }
 
@@ -87,8 +87,7 @@ impl Vocabulary {
         validation.chain(training).collect()
     }
 
-    /// Whether less or more of the metric called `val/...` is better; `None` if there is none of
-    /// this name.
+    /// Direction in which the metric called `val/...` is better; `None` if there is no such metric.
     pub fn mode_of(&self, metric: &str) -> Option<Mode> {
         let (_, name) = metric.split_once('/')?;
         if name == "loss" {
@@ -122,7 +121,7 @@ impl Vocabulary {
         self.page.all()
     }
 
-    /// What the reference page says.
+    /// The reference page.
     pub(crate) fn page(&self) -> &Page {
         &self.page
     }

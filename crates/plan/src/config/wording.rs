@@ -4,9 +4,9 @@ use figment::error::{Actual, Kind};
 
 use crate::config::suggest::{any_of, closest};
 
-/// What is wrong and, where something helps, what to do. `allowed` are the words that the key
-/// takes, if it takes words only, and `bounds` are the least and the most that it may be, if it is
-/// a whole number.
+/// The reason why a value is wrong and, if there is one, a remedy. `allowed` are the words that the
+/// key takes, if it takes words only, and `bounds` its smallest and largest value, if it is a whole
+/// number.
 pub(crate) fn describe(
     kind: &Kind,
     allowed: &[&str],
@@ -45,7 +45,7 @@ pub(crate) fn not_one_of<'a>(
 /// Kinds that are named one by one where another was written.
 const MAX_NAMED: usize = 8;
 
-/// What is wrong with the name of a kind, and what was probably meant.
+/// The reason why the name of a kind is wrong, and the name that was probably meant.
 pub(crate) fn not_a_kind<'a>(
     noun: &str,
     written: &str,
@@ -62,7 +62,7 @@ pub(crate) fn not_a_kind<'a>(
 /// serde's names of the numbers from 0.
 const COUNTS: [&str; 5] = ["u8", "u16", "u32", "u64", "usize"];
 
-/// What a whole number must be that its type cannot hold.
+/// The range of a whole number that its type cannot hold.
 fn out_of_range(actual: &Actual, expected: &str, bounds: Option<(u64, u64)>) -> Option<String> {
     let is_whole = COUNTS.contains(&expected) || expected.ends_with("a whole number");
     let (least, most) = bounds.unwrap_or((0, u32::MAX.into()));

@@ -5,7 +5,7 @@ use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::values::Every;
 
-/// What a moving average of the weights needs.
+/// Findings about `[ema]`.
 pub(crate) fn ema(loaded: &Loaded) -> Vec<Finding> {
     let mut found = Vec::new();
     let ema = &loaded.experiment.ema;
@@ -22,7 +22,7 @@ pub(crate) fn ema(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-/// What a plain average of the weights needs, and what it cannot be beside.
+/// Findings about `[swa]`, and averages beside it.
 pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let swa = &experiment.swa;
@@ -62,7 +62,7 @@ pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-/// What slow weights need, and what they cannot be beside.
+/// Findings about `[lookahead]`, and averages beside it.
 pub(crate) fn lookahead(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let lookahead = &experiment.lookahead;

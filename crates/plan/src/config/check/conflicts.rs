@@ -1,9 +1,9 @@
-//! Keys that make sense alone but not together.
+//! Keys that make sense alone but not together, those of one parameter group among them.
 
 use crate::config::check::Finding;
 use crate::config::kind::{Modality, Offer, Spec};
 use crate::config::loaded::Loaded;
-use crate::config::schema::{PrecisionChoice, Sampler};
+use crate::config::schema::{Group, PrecisionChoice, Sampler};
 use crate::config::values::{Auto, Every, unusable_weights};
 use crate::config::vocabulary::Vocabulary;
 
@@ -51,7 +51,7 @@ pub(super) fn kind_of_data<'a>(loaded: &Loaded, vocabulary: &'a Vocabulary) -> O
     vocabulary.family("data")?.kind(&loaded.experiment.data.name)
 }
 
-/// What this build and these numbers can do.
+/// Findings about precision and backend, by the features of this build.
 pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let distributed = &experiment.distributed;
@@ -71,7 +71,7 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-/// How samples are drawn, and how many.
+/// Findings about the order and the number of samples.
 fn sampling(loaded: &Loaded) -> Vec<Finding> {
     let data = &loaded.experiment.data;
     let mut found = Vec::new();
@@ -171,4 +171,41 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("data.name"));
     }
     found
+}
+
+/// Findings about the keys of each group.
+pub(crate) fn param_groups(loaded: &Loaded) -> Vec<Finding> {
+    let groups = loaded.experiment.optimizer.groups.iter().enumerate();
+    groups.flat_map(|(index, group)| within_group(index, group)).collect()
+}
+
+fn within_group(index: usize, group: &Group) -> Vec<Finding> {
+    let key = |name: &str| format!("optimizer.groups[{index}].{name}");
+    let given = [
+        ("lr_factor", group.lr_factor.is_some()),
+        ("weight_decay", group.weight_decay.is_some()),
+        ("unfreeze_at_epoch", group.unfreeze_at_epoch.is_some()),
+        ("freeze_at_epoch", group.freeze_at_epoch.is_some()),
+    ];
+    let keys = given.map(|(name, _)| key(name));
+    let given = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    if group.frozen == Some(true) {
+        let idle =
+            |name| Finding::new(key(name), "has no meaning: the group is frozen for the whole run");
+        return given.map(|name| idle(name).about(key("frozen"))).collect();
+    }
+    let late =
+        group.freeze_at_epoch.zip(group.unfreeze_at_epoch).filter(|(end, start)| end <= start);
+    if let Some((_, start)) = late {
+        let what = format!("must be more than `unfreeze_at_epoch`, {start}");
+        return vec![Finding::new(key("freeze_at_epoch"), what).about(key("unfreeze_at_epoch"))];
+    }
+    if group.frozen.is_none() && given.count() == 0 {
+        let finding = Finding::new(key("match"), "sets nothing for these parameters");
+        let help = "set one, such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`";
+        let finding = finding.help(help);
+        let keys = keys.into_iter().chain([key("frozen")]);
+        return vec![keys.fold(finding, Finding::about)];
+    }
+    Vec::new()
 }

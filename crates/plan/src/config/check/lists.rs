@@ -23,11 +23,11 @@ struct ListEntry<'a> {
     kind: &'a Spec,
     /// The table as written.
     given: &'a Dict,
-    /// Whether only those follow that stand behind the last place.
+    /// True if only entries follow that stand after the last place.
     is_last: bool,
 }
 
-/// What is wrong with each entry, and with those in lists of entries.
+/// Findings about each entry of a list, and about the entries inside it.
 pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let whole: Dict = merged(&loaded.layers).extract().unwrap_or_default();
     let whole = Value::from(whole);
@@ -136,7 +136,7 @@ impl ListEntry<'_> {
         found
     }
 
-    /// What the kind itself says of its options.
+    /// Findings of the kind's own rules.
     fn rules(&self) -> Vec<Finding> {
         let own = self.given.iter().filter(|(key, _)| self.kind.key(key).is_some());
         let own: Dict = own.map(|(key, value)| (key.clone(), value.clone())).collect();

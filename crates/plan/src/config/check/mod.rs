@@ -4,7 +4,6 @@
 //! reported: a value of the wrong kind has been replaced, so its consequences mean nothing.
 
 mod averaging;
-mod param_groups;
 mod lists;
 mod names;
 mod options;
@@ -66,11 +65,7 @@ impl Finding {
 
     pub(crate) fn into_problem(self, loaded: &Loaded) -> Problem {
         let place = self.place.as_deref().unwrap_or(&self.key);
-        let problem = loaded.problem_at(&self.key, place, self.what);
-        match self.help {
-            Some(help) => problem.help(help),
-            None => problem,
-        }
+        loaded.problem_at(&self.key, place, self.what).maybe_help(self.help)
     }
 }
 
@@ -92,7 +87,7 @@ pub(crate) fn all(
         averaging::swa,
         averaging::lookahead,
         conflicts::precision_and_backend,
-        param_groups::together,
+        conflicts::param_groups,
     ];
     rules
         .iter()

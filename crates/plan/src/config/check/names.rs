@@ -25,7 +25,7 @@ pub fn url_scheme(text: &str) -> Option<&str> {
     (begins && scheme.chars().all(plain)).then_some(scheme)
 }
 
-/// How what a URL of this scheme names becomes a file.
+/// A remedy for a URL of this scheme: how to get its content as a file.
 pub fn instead_of_url(scheme: &str) -> String {
     let how = match scheme.to_ascii_lowercase().as_str() {
         "file" => return "write the path without `file://`".to_owned(),
@@ -40,7 +40,7 @@ pub fn instead_of_url(scheme: &str) -> String {
     format!("copy it to a disk, such as with {how}, or mount it, and write the path")
 }
 
-/// What a tag is made of.
+/// The form of a tag, as a remedy.
 pub const TAG_FORM: &str =
     "use 1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
 
@@ -68,8 +68,8 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     vec![Finding::new("experiment.name", what).help(FOLDER_NAME)]
 }
 
-/// Whether the folder of a run or a sweep can be called so: its name cannot lead out of the folder
-/// for logs, is not hidden there, and is no flag on the command line.
+/// True if a run's or a sweep's folder may have this name: it cannot lead out of the folder for logs,
+/// is not hidden there, and is no flag on the command line.
 pub(crate) fn is_folder_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=128).contains(&name.len()) && !name.starts_with(['.', '-']) && name.chars().all(plain)
@@ -79,7 +79,7 @@ pub(crate) fn is_folder_name(name: &str) -> bool {
 pub(crate) const FOLDER_NAME: &str =
     "use 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter, a digit or `_`";
 
-/// Whether a word can be a tag: `[A-Za-z0-9._:/=-]{1,64}`, beginning with a letter or a digit.
+/// True if a word can be a tag: `[A-Za-z0-9._:/=-]{1,64}`, beginning with a letter or a digit.
 pub fn is_tag(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._:/=-".contains(c);
     let begins = word.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -149,7 +149,7 @@ pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> 
     found
 }
 
-/// What a metric of ddprun's own can be, by its name; a loss may be anything.
+/// Range of a built-in metric, by its name; a loss may be anything.
 fn range_of(metric: &str) -> (f64, f64) {
     let name = metric.rsplit('/').next().unwrap_or(metric);
     match name {
@@ -190,11 +190,7 @@ pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Findin
         return None;
     }
     let (what, help) = not_one_of(asked, names);
-    let finding = Finding::new(BACKEND, what);
-    Some(match help {
-        Some(help) => finding.help(help),
-        None => finding,
-    })
+    Some(Finding { help, ..Finding::new(BACKEND, what) })
 }
 
 /// Sinks that are named twice: both would write the same files.
@@ -255,7 +251,7 @@ pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Fin
     found
 }
 
-/// What is wrong with a URL where a path belongs; `None` if `text` is a path.
+/// A finding about a URL where a path belongs; `None` if `text` is a path.
 pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
     url_scheme(text).map(|scheme| {
         // What is written cannot be copied first.
@@ -270,7 +266,7 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
     })
 }
 
-/// What is wrong with a path as it is written, without a look at any disk.
+/// A finding about a path as it is written, without access to any disk.
 pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
     if let Some(finding) = path.to_str().and_then(|text| url_finding(key, text)) {
         return Some(finding);

@@ -1,4 +1,4 @@
-//! What numbers and paths may be; options of kinds: whose they are, and the rules between them.
+//! Ranges of numbers and paths; options of kinds: whose they are, and the rules between them.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -18,10 +18,10 @@ use crate::config::vocabulary::Vocabulary;
 
 /// Bounds of a number, in the words of JSON schema.
 const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-/// What to write in the place of 0.
+/// The attribute that says what to write in the place of 0.
 const IF_ZERO: &str = "x-if-zero";
 
-/// What is wrong with the options of each kind that the experiment chooses.
+/// Findings about the options of each kind that the experiment chooses.
 pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let whole: Dict = merged(&loaded.layers).extract().unwrap_or_default();
     let mut found = Vec::new();
@@ -58,7 +58,7 @@ fn foreign(loaded: &Loaded, family: &FamilySpec, kind: &Spec, given: &Dict) -> V
     given.iter().filter(is_foreign).map(finding).collect()
 }
 
-/// What to do about an option that the chosen kind does not have.
+/// A remedy for an option that the chosen kind does not have.
 fn instead_of(table: &str, key: &str) -> String {
     if key == "freeze_backbone" {
         // What only some models do by an option can be said of the parameters of all.
@@ -149,7 +149,7 @@ fn bounded<'a>(schema: &Json, form: &'a Json) -> Cow<'a, Json> {
     form
 }
 
-/// What is wrong with a number, which is written so, if it is not in its range.
+/// A finding about a number outside its range, which was written as `written`.
 fn outside(key: &str, number: f64, written: &str, schema: &Json) -> Option<Finding> {
     if admits(schema, number) {
         return None;
@@ -159,15 +159,12 @@ fn outside(key: &str, number: f64, written: &str, schema: &Json) -> Option<Findi
     } else {
         format!("must be {}, not {written}", words(schema, number))
     };
-    let finding = Finding::new(key, what);
     let help = schema[IF_ZERO].as_str().filter(|_| number == 0.0);
-    Some(match help {
-        Some(help) => finding.help(help.replace("{key}", key)),
-        None => finding,
-    })
+    let help = help.map(|help| help.replace("{key}", key));
+    Some(Finding { help, ..Finding::new(key, what) })
 }
 
-/// What is wrong with the number of entries of a list.
+/// The reason why a list has too few or too many entries.
 fn length(n: usize, schema: &Json) -> Option<String> {
     let [least, most] = ["minItems", "maxItems"].map(|key| schema[key].as_u64());
     match (least, most) {
@@ -193,7 +190,7 @@ fn admits(schema: &Json, number: f64) -> bool {
         && below.is_none_or(|below| number < below)
 }
 
-/// Whether a key is a whole number, which may be absent, or counts with a unit.
+/// True if a key is a whole number, which may be absent, or a count with a unit.
 fn is_whole(schema: &Json) -> bool {
     let kind = &schema["type"];
     let is_integer = |schema: &Json| schema["type"] == "integer";
@@ -243,7 +240,7 @@ fn shown(value: f64) -> String {
     if value.is_nan() { "nan".to_owned() } else { format!("{value:?}") }
 }
 
-/// What the kind itself says of its options.
+/// Findings of the kind's own rules.
 fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
     let table = family.table;
     let Some(options) = loaded.experiment.options(table) else { return Vec::new() };
@@ -259,7 +256,7 @@ fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
     kind.check(options).into_iter().map(finding).collect()
 }
 
-/// What the kind needs, and the rest of the experiment does not give.
+/// A finding about a requirement of the kind that the experiment does not meet.
 fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
     let train = &loaded.experiment.train;
     let is_timed = train.epochs.is_none() && train.steps.is_none() && train.time.is_some();

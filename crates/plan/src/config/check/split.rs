@@ -1,4 +1,4 @@
-//! What is held back of the training samples: what goes together, and with the data set.
+//! Rules of held-back training samples: which keys go together, and with the data set.
 
 use crate::config::check::Finding;
 use crate::config::check::conflicts::kind_of_data;
@@ -63,7 +63,7 @@ fn not_typed(loaded: &Loaded, keys: [String; 2]) -> String {
     if is_typed(&first) && !is_typed(&second) { second } else { first }
 }
 
-/// What the keys say of each other.
+/// Findings about the keys among themselves.
 fn numbers(data: &Data) -> Vec<Finding> {
     let mut found = Vec::new();
     if data.val_fraction.is_some() && data.folds.is_some() {
@@ -90,7 +90,7 @@ fn numbers(data: &Data) -> Vec<Finding> {
     found
 }
 
-/// What validates: an option of the data set, or what is held back, and one of the two.
+/// Findings about validation: it needs an option of the data set or held-back samples, not both.
 fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
     let data = &loaded.experiment.data;
     let of_val = || given(data).filter(|&key| key != "test_fraction");
@@ -117,7 +117,7 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
     found
 }
 
-/// What tests, likewise.
+/// A finding about the test part: it is an option of the data set or held-back samples, not both.
 fn test(loaded: &Loaded, own: OwnParts) -> Option<Finding> {
     let data = &loaded.experiment.data;
     data.test_fraction?;

@@ -27,7 +27,7 @@ pub const SINKS: &str = "logging.sinks";
 pub struct Entry {
     /// Name of the kind.
     pub name: String,
-    /// What the entry itself is called, where the entries of a list have names.
+    /// Name of the entry itself, where the entries of a list have names.
     pub key: Option<String>,
     /// Options of the kind.
     pub options: Options,
@@ -39,7 +39,7 @@ impl Entry {
         Self { name: name.to_owned(), key: None, options: Options::new() }
     }
 
-    /// What it chooses.
+    /// The chosen kind with its options.
     pub fn choice(&self) -> Choice {
         Choice { name: self.name.clone(), options: self.options.clone() }
     }
@@ -70,13 +70,13 @@ pub(crate) fn names_or_tables<S: Serializer>(
     /// An entry as such a list has it.
     #[derive(Serialize)]
     #[serde(untagged)]
-    enum Written<'a> {
+    enum NameOrTable<'a> {
         Name(&'a str),
         Table(&'a Entry),
     }
     serializer.collect_seq(entries.iter().map(|entry| {
         let is_name = entry.key.is_none() && entry.options.is_empty();
-        if is_name { Written::Name(&entry.name) } else { Written::Table(entry) }
+        if is_name { NameOrTable::Name(&entry.name) } else { NameOrTable::Table(entry) }
     }))
 }
 
@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
     }
 }
 
-/// What marks the schema of an entry.
+/// The mark of an entry's schema.
 pub(crate) const ENTRY: &str = "x-entry";
 
 impl JsonSchema for Entry {
@@ -131,7 +131,7 @@ impl JsonSchema for Entry {
 }
 
 impl Key {
-    /// Whether its value is again a list of kinds of the family.
+    /// True if its value is again a list of kinds of the family.
     pub fn is_list(&self) -> bool {
         self.schema["items"].get(ENTRY).and_then(Value::as_bool) == Some(true)
     }
@@ -161,7 +161,7 @@ impl FamilySpec {
         Some(length)
     }
 
-    /// Its lists that are a part of one kind only.
+    /// Lists that belong to one kind only.
     pub(crate) fn owned_lists(&self) -> impl Iterator<Item = OwnedList> {
         self.lists.iter().filter_map(|list| {
             let (table, key) = list.split_once('.')?;
@@ -169,7 +169,7 @@ impl FamilySpec {
         })
     }
 
-    /// Whether an option `key` of one of its kinds is a list of kinds.
+    /// True if the option `key` of one of the kinds is a list of kinds.
     fn has_list(&self, key: &str) -> bool {
         self.kinds.iter().filter_map(|kind| kind.key(key)).any(Key::is_list)
     }

@@ -1,8 +1,8 @@
-//! What a kind has to offer to the rest of an experiment.
+//! Capabilities of a kind that the rest of an experiment may use.
 
 use serde::{Deserialize, Serialize};
 
-/// What the rest of an experiment may build on.
+/// A capability that the rest of the experiment may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// Samples of this modality.
@@ -18,17 +18,17 @@ pub enum Offer {
     Simulation,
 }
 
-/// What a data set has to validate and to test on by itself.
+/// Validation and test parts that a data set has by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnParts {
-    /// The options of which one says what validates; none = there is always a validation part,
-    /// which is to test on where training samples are held back to validate.
+    /// Options that name a validation part; none = there is always one, which becomes the test part
+    /// where training samples are held back to validate.
     pub val: &'static [&'static str],
-    /// Whether one of them has to be given where nothing is held back.
+    /// True if one of them must be given where nothing is held back.
     pub needs_val: bool,
-    /// The options of which one says what tests.
+    /// Options that name a test part.
     pub test: &'static [&'static str],
-    /// Whether samples can be dealt out; else what is held back follows what is trained on.
+    /// True if samples can be split at random; else held-back samples follow those to train on.
     pub deals: bool,
 }
 
@@ -45,7 +45,7 @@ impl OwnParts {
     pub const LAST: Self = Self { val: &["val_ratio"], ..Self::FIXED };
 }
 
-/// What the samples of a data set are.
+/// Type of the samples of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Modality {
@@ -65,7 +65,7 @@ pub enum Modality {
 }
 
 impl Modality {
-    /// As it stands in a sentence.
+    /// Words for a sentence.
     pub fn words(self) -> &'static str {
         match self {
             Self::Images => "images",

@@ -17,7 +17,7 @@ pub(crate) fn page(schema: &Value, families: &[FamilySpec]) -> String {
     Page::write(schema, families, true)
 }
 
-/// As [`page`], with the kinds of each family but without their options.
+/// The reference page with the kinds of each family, but without their options.
 pub(crate) fn index(schema: &Value, families: &[FamilySpec]) -> String {
     Page::write(schema, families, false)
 }
@@ -117,7 +117,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// How to see the options of the kinds of a family.
+/// The command that shows the options of a family's kinds.
 fn command(family: &FamilySpec) -> String {
     let Some(kind) = family.kinds.iter().find(|kind| !kind.keys.is_empty()) else {
         return String::new();
@@ -191,7 +191,7 @@ fn options(family: &FamilySpec) -> String {
     told.into_iter().map(|key| option(family, key)).collect()
 }
 
-/// What an option means to some kinds, and what it is for each of them where it is not given.
+/// A meaning of an option that some kinds share, and its default for each of them.
 struct Meaning<'a> {
     about: String,
     kinds: Vec<&'a str>,
@@ -216,8 +216,8 @@ impl Meaning<'_> {
     }
 }
 
-/// What the option means to each kind that has it: kinds to which it means the same share a
-/// paragraph, also where its default differs.
+/// The meaning of the option for each kind that has it. Kinds with the same meaning share a
+/// paragraph, even if the default differs.
 fn option(family: &FamilySpec, name: &str) -> String {
     let mut meanings: Vec<Meaning<'_>> = Vec::new();
     let mut example = None;
@@ -259,7 +259,7 @@ fn default(key: &Key) -> String {
     }
 }
 
-/// What the keys of an option that is a table mean.
+/// The meanings of the keys of an option that is a table.
 fn inside(key: &Key) -> String {
     let keys = key.schema["properties"].as_object().into_iter().flatten();
     let one = |(name, schema): (&String, &Value)| {

@@ -1,4 +1,4 @@
-//! What is known of a kind without using it: derived from its type.
+//! Kinds as data: names, options and rules, derived from their types; and families of kinds.
 
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
@@ -9,15 +9,15 @@ use crate::config::table::generator;
 /// A kind as data.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What `name` says.
+    /// The value of `name`.
     pub name: &'static str,
     /// The first paragraph of the type's documentation.
     pub about: String,
-    /// Its options, in the order of their declaration.
+    /// Options, in the order of their declaration.
     pub keys: Vec<Key>,
-    /// What it needs of the rest of the experiment.
+    /// Requirements on the rest of the experiment.
     pub needs: &'static [Need],
-    /// What the rest of the experiment may build on.
+    /// Capabilities that the rest of the experiment may use.
     pub offers: &'static [Offer],
     /// Modalities of samples that a model takes; empty = any.
     pub takes: Vec<Modality>,
@@ -27,8 +27,8 @@ pub struct Spec {
     check: fn(&Options) -> Vec<Wrong>,
 }
 
-/// What only the type of a kind knows. All else stands outside of generic functions: there are some
-/// 150 kinds, and the compiler translates those anew for each.
+/// The part of a spec that needs the type of the kind. All else stands outside of generic functions,
+/// which the compiler translates anew for each of some 150 kinds.
 struct Type {
     name: &'static str,
     needs: &'static [Need],
@@ -40,15 +40,15 @@ struct Type {
 /// An option of a kind.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its name.
+    /// Name of the option.
     pub name: String,
-    /// What it means.
+    /// Meaning of the option.
     pub about: String,
-    /// Its value where none is given; `None` if it has to be given, or is off without a value.
+    /// Default value; `None` if the option is required, or off by default.
     pub default: Option<Value>,
-    /// A value that it takes.
+    /// A valid value.
     pub example: Value,
-    /// Whether it has to be given.
+    /// True if it must be given.
     pub required: bool,
     /// JSON schema of its value.
     pub schema: Value,
@@ -109,7 +109,7 @@ impl Spec {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// What its samples are, if it says so.
+    /// Type of its samples, if it is a data set.
     pub fn modality(&self) -> Option<Modality> {
         self.offers.iter().find_map(|offer| match offer {
             Offer::Samples(modality) => Some(*modality),
@@ -117,7 +117,7 @@ impl Spec {
         })
     }
 
-    /// What can be held back of its samples, if anything can.
+    /// Own validation and test parts, if samples can be held back.
     pub(crate) fn own_parts(&self) -> Option<OwnParts> {
         self.offers.iter().find_map(|offer| match offer {
             Offer::Split(parts) => Some(*parts),
@@ -134,18 +134,51 @@ impl Spec {
         (self.read)(given)
     }
 
-    /// What the options break of the rules between them.
+    /// Violations of the rules between options.
     pub fn check(&self, options: &Options) -> Vec<Wrong> {
         (self.check)(options)
     }
 }
 
 impl Key {
-    /// Whether its value names a file or folder that is read: `#[schemars(extend("format" =
-    /// "path"))]`. One that is written has the format `output-path`, one of another machine
-    /// `remote-path`.
+    /// True if its value names a file or folder to read: `#[schemars(extend("format" = "path"))]`.
+    /// Paths to write have the format `output-path`, paths of another machine `remote-path`.
     pub fn is_path(&self) -> bool {
         self.schema["format"] == "path"
+    }
+}
+
+/// A family of kinds: all that one `name` chooses among.
+#[derive(Clone, Debug)]
+pub struct FamilySpec {
+    /// The table whose `name` chooses.
+    pub table: &'static str,
+    /// Noun for one of its kinds.
+    pub noun: &'static str,
+    /// Lists each of whose entries is one of its kinds; none = the table is one.
+    pub lists: &'static [&'static str],
+    /// The kind of the table above that these lists are a part of; `None` = of all.
+    pub lists_of: Option<&'static str>,
+    /// Meaning of the `key` of its lists' entries, in words; `None` = they have none.
+    pub entry_key: Option<&'static str>,
+    /// Kinds, in the order of their registration.
+    pub kinds: Vec<Spec>,
+}
+
+impl FamilySpec {
+    /// The kind called `name`.
+    pub fn kind(&self, name: &str) -> Option<&Spec> {
+        self.kinds.iter().find(|kind| kind.name == name)
+    }
+
+    /// Names of all kinds.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.kinds.iter().map(|kind| kind.name)
+    }
+
+    /// Names of the kinds that have the option `key`.
+    pub fn owners<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.kinds.iter().filter(move |kind| kind.key(key).is_some()).map(|kind| kind.name)
     }
 }
 
@@ -172,7 +205,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Whether `value` is a table in which nothing is given.
+/// True if `value` is an empty table.
 fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(serde_json::Map::is_empty)
 }

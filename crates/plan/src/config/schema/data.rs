@@ -122,7 +122,7 @@ pub enum Sampler {
 }
 
 impl Sampler {
-    /// Whether samples are drawn with replacement.
+    /// True if samples are drawn with replacement.
     pub fn draws(self) -> bool {
         matches!(self, Self::Balanced | Self::Weighted)
     }

@@ -186,7 +186,7 @@ fn value(reader: &mut Reader, path: &[String]) -> Option<Json> {
     None
 }
 
-/// Where in `value` there is a number that JSON cannot write, and the number.
+/// The path to a number in `value` that JSON cannot write, and the number.
 fn not_finite(value: &Value) -> Option<(Path, f64)> {
     let inside = |key: String, value: &Value| {
         let (path, number) = not_finite(value)?;
@@ -362,7 +362,7 @@ fn entries(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Value
     }
 }
 
-/// What to do about a key that "belongs to `sgd`, but `name` is `adamw`": a condition.
+/// A remedy for a key that "belongs to `sgd`, but `name` is `adamw`": a condition.
 pub(super) fn remedy_of(key: &str, what: &str) -> Option<String> {
     let owners = what.strip_prefix("belongs to ")?.split(", but").next()?;
     let owners: Vec<String> =

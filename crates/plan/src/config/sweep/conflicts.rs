@@ -1,4 +1,4 @@
-//! What makes sense alone but not together: conditions, method and parameters, and every value with
+//! Contradictions between settings of a sweep: conditions, method and parameters, and every value with
 //! the base.
 
 use crate::config::keys::path_of;
@@ -19,7 +19,7 @@ use crate::config::{Vocabulary, leaves};
 /// Points of a grid at which it is a slip.
 pub const MAX_POINTS: usize = 100_000;
 
-/// Everything that needs no base.
+/// Reports contradictions that show without the base.
 pub(super) fn check(reader: &mut Reader, sweep: &Sweep) {
     let parameters = &sweep.search.parameters;
     for (index, parameter) in parameters.iter().enumerate() {
@@ -79,8 +79,8 @@ fn leads_back(from: &str, to: &str, all: &[Parameter], depth: usize) -> bool {
         })
 }
 
-/// Whether two entries of one key can never count together: a condition on the same key, with no
-/// value in common.
+/// True if two entries of one key can never be active together: they have conditions on the same key,
+/// with no value in common.
 fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
     a.when.iter().any(|one| {
         let same = b.when.iter().filter(|other| other.key == one.key);
@@ -88,7 +88,7 @@ fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
     })
 }
 
-/// What the method needs of the sweep; parameters, where methods are not known.
+/// Requirements of the method; parameters, where methods are not known.
 fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Need] {
     let method = &sweep.search.method.name;
     match vocabulary.family(METHOD) {
@@ -97,17 +97,17 @@ fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Need] {
     }
 }
 
-/// Whether the method has trials, rather than being one run of its own.
+/// True if the method has trials, false if it is one run of its own.
 fn has_trials(needs: &[Need]) -> bool {
     needs.contains(&Need::Parameters) || needs.contains(&Need::List)
 }
 
-/// Whether the sweep is written behind an experiment on the command line, not in a file.
+/// True if the sweep is written after an experiment on the command line, not in a file.
 fn is_typed(sweep: &Sweep) -> bool {
     sweep.base == sweep.path
 }
 
-/// What to do about a grid of too many points.
+/// A remedy for a grid of too many points.
 fn other_methods(sweep: &Sweep) -> &'static str {
     if is_typed(sweep) {
         "give a list of values, or `sweep.method=random` or `sweep.method=tpe`"
@@ -177,7 +177,7 @@ fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Need]) {
     }
 }
 
-/// Every parameter has a limited number of values, and they do not make too many points.
+/// Refuses a grid with a parameter of unlimited values, or with too many points.
 fn points(reader: &mut Reader, sweep: &Sweep) {
     let mut count: usize = 1;
     for parameter in &sweep.search.parameters {
@@ -235,8 +235,8 @@ pub(super) fn with_base(
     Some(loaded)
 }
 
-/// What it means that a trial has `null`, or a word for it, as the value of a key.
-enum Off {
+/// The meaning of `null`, or of a word for it, as the value of a key in a trial.
+enum NullMeaning {
     /// The key takes the word as it is.
     Word,
     /// The key has no value then.
@@ -251,7 +251,7 @@ fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
     let is_off = |value: &Json| {
         value.is_null() || value.as_str().is_some_and(|word| ["off", "null"].contains(&word))
     };
-    let mut meant: Vec<(String, Json, Off, Vec<String>)> = Vec::new();
+    let mut meant: Vec<(String, Json, NullMeaning, Vec<String>)> = Vec::new();
     let parameters = &sweep.search.parameters;
     for (index, parameter) in parameters.iter().enumerate() {
         let Domain::Categorical { values } = &parameter.domain else { continue };
@@ -270,9 +270,9 @@ fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
     }
     for (key, word, off, path) in meant {
         match off {
-            Off::Word => {}
-            Off::Absent => replace(sweep, &key, &word),
-            Off::Default(usual) => {
+            NullMeaning::Word => {}
+            NullMeaning::Absent => replace(sweep, &key, &word),
+            NullMeaning::Default(usual) => {
                 let shown = word.as_str().unwrap_or("null");
                 let mut place = path;
                 if reader.get(&place).is_none() {
@@ -285,9 +285,9 @@ fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
     }
 }
 
-/// What the off value of `key` means in a trial with these values.
-fn meaning(sweep: &Sweep, values: &Values, key: &str, vocabulary: &Vocabulary) -> Off {
-    /// What no key takes that takes some words only.
+/// The meaning of the null value of `key` in a trial with these values.
+fn meaning(sweep: &Sweep, values: &Values, key: &str, vocabulary: &Vocabulary) -> NullMeaning {
+    /// A word that no key takes which takes certain words only.
     const NO_WORD: &str = "no such word";
     let load = |value: Json| {
         let set = |(name, other): &(String, Json)| {
@@ -304,9 +304,9 @@ fn meaning(sweep: &Sweep, values: &Values, key: &str, vocabulary: &Vocabulary) -
     let word = value_of(values, key).and_then(Json::as_str);
     let is_word = word.is_some_and(|word| takes(word) && (!takes(NO_WORD) || usual.is_some()));
     match usual {
-        _ if is_word => Off::Word,
-        None => Off::Absent,
-        Some(usual) => Off::Default(usual),
+        _ if is_word => NullMeaning::Word,
+        None => NullMeaning::Absent,
+        Some(usual) => NullMeaning::Default(usual),
     }
 }
 
@@ -348,7 +348,7 @@ fn listed_twice(reader: &mut Reader, sweep: &Sweep, base: &Loaded) {
     }
 }
 
-/// What makes the best checkpoint of a trial the one that the sweep counts.
+/// Overrides by which the best checkpoint of a trial is the one that the sweep ranks.
 pub fn watching(sweep: &Sweep) -> Vec<String> {
     let mode = sweep.search.goal.word();
     vec![
@@ -364,11 +364,8 @@ fn moved(reader: &Reader, problem: &Problem) -> Problem {
         "checkpoint.mode" => "sweep.goal",
         _ => return problem.clone(),
     };
-    let moved = reader.problem(&path_of(key), problem.what());
-    match problem.remedy() {
-        Some(help) => moved.help(help.replace("mode =", "goal =")),
-        None => moved,
-    }
+    let help = problem.remedy().map(|help| help.replace("mode =", "goal ="));
+    reader.problem(&path_of(key), problem.what()).maybe_help(help)
 }
 
 /// A problem of a checkpoint's monitor that only the data show, at the metric that asks for it.
@@ -439,12 +436,8 @@ fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
                     continue;
                 }
                 said.push(words);
-                let blamed = reader.problem(&place, what);
-                let help = case.remedy(problem);
-                reader.problems.push(match help {
-                    Some(help) => blamed.help(help),
-                    None => blamed,
-                });
+                let blamed = reader.problem(&place, what).maybe_help(case.remedy(problem));
+                reader.problems.push(blamed);
             }
         }
     }
@@ -471,7 +464,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Where the value that causes `problem` was written, and what is wrong, in words.
+    /// The place of the value that causes `problem`, and the reason in words.
     fn blame(&self, problem: &Problem) -> (Vec<String>, String) {
         if let Some((key, value)) = self.own(problem) {
             return (self.place(key, value), problem.what().to_owned());
@@ -517,13 +510,13 @@ impl Case<'_> {
         self.values.iter().filter(is_enough).collect()
     }
 
-    /// Whether the experiment has this problem with these values, too.
+    /// True if the experiment has this problem with these values, too.
     fn has(&self, problem: &Problem, values: &Values) -> bool {
         with_values(self.sweep, values, self.vocabulary)
             .is_err_and(|problems| problems.iter().any(|other| other.key() == problem.key()))
     }
 
-    /// Where the value of a key was written, by the entry that counts here.
+    /// The place of a key's value, in the entry that is active here.
     fn place(&self, key: &str, value: &Json) -> Vec<String> {
         let mut entries = self.sweep.search.parameters.iter().filter(|entry| entry.key == key);
         let counts = |entry: &&Parameter| {
@@ -541,7 +534,7 @@ impl Case<'_> {
     }
 }
 
-/// Where a value of a parameter was written.
+/// The place of a value of a parameter.
 fn place_of(parameter: &Parameter, value: &Json) -> Vec<String> {
     place_in(&parameter.domain, value).map_or_else(
         || parameter.path.clone(),
@@ -549,7 +542,7 @@ fn place_of(parameter: &Parameter, value: &Json) -> Vec<String> {
     )
 }
 
-/// The same, inside the parameter's table; `None` for a value that it does not name.
+/// The place of a value inside the parameter's table; `None` for a value that it does not name.
 fn place_in(domain: &Domain, value: &Json) -> Option<Vec<String>> {
     match domain {
         Domain::Categorical { values } => {

@@ -45,7 +45,7 @@ impl Constraint {
     ///
     /// # Errors
     ///
-    /// What is wrong, and at which byte.
+    /// The reason, and the byte at which it shows.
     pub fn parse(text: &str) -> Result<Self, (String, usize)> {
         let mut parser = Parser { text, at: 0, depth: 0 };
         let term = parser.level(0)?;
@@ -55,7 +55,7 @@ impl Constraint {
         }
     }
 
-    /// Whether the rule holds where `value_of` knows the values of keys.
+    /// True if the rule holds for the values that `value_of` returns for keys.
     pub fn holds(&self, value_of: &dyn Fn(&str) -> Option<Json>) -> bool {
         self.term.value(value_of).is_none_or(|value| value != Json::Bool(false))
     }
@@ -75,7 +75,7 @@ impl Constraint {
         found
     }
 
-    /// As it was written.
+    /// The rule as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -139,7 +139,7 @@ type Parsed = Result<Term, (String, usize)>;
 const MAX_DEPTH: usize = 64;
 
 impl<'a> Parser<'a> {
-    /// What follows, without white space.
+    /// The rest of the text, without white space at its start.
     fn peek(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();

@@ -18,7 +18,7 @@ const SPACES: [&str; 6] = ["choice", "range", "interval", "tag", "int", "float"]
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) table: Dict,
-    /// Where the values stand that were written out, each by its path in the table.
+    /// Byte ranges of the values that were written out, each with its path in the table.
     pub(super) places: Vec<(Path, Range<usize>)>,
 }
 
@@ -41,14 +41,14 @@ pub(super) fn space(whole: &str) -> Option<Result<Space, String>> {
     (parts(text).len() > 1).then(|| values(whole, text))
 }
 
-/// Where `part` stands, which is a part of `whole`.
+/// The byte range of `part`, a slice of `whole`.
 fn place(whole: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr().addr() - whole.as_ptr().addr();
     start..start + part.len()
 }
 
-/// What is wrong with a call of a function that is none of these, and what to write instead. Text
-/// that only looks like one, such as `photos(1)`, is a value.
+/// The reason why a call of an unknown function is wrong, and a remedy. Text that only looks like a
+/// call, such as `photos(1)`, is a value.
 pub(super) fn unknown_function(text: &str) -> Option<(String, String)> {
     let (name, rest) = text.trim().split_once('(')?;
     let (name, inner) = (name.trim(), rest.strip_suffix(')')?);
@@ -77,7 +77,7 @@ fn instead_of(name: &str, inner: &str) -> Option<String> {
     is_call.then(|| format!("use {}", any_of(SPACES)))
 }
 
-/// Whether `text` begins as `name(` and closes fewer parentheses than it opens.
+/// True if `text` begins as `name(` and closes fewer parentheses than it opens.
 fn is_open(text: &str, name: &str) -> bool {
     let begins = text.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('('));
     begins && text.matches('(').count() > text.matches(')').count()
@@ -89,7 +89,7 @@ fn call<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(inner)
 }
 
-/// What stands between the commas that are in no bracket and no quotes.
+/// The parts of a text between commas outside brackets and quotes.
 fn parts(text: &str) -> Vec<&str> {
     let (mut depth, mut quote, mut start) = (0_i32, None, 0);
     let mut found = Vec::new();

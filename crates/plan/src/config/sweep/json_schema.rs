@@ -39,7 +39,7 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     root
 }
 
-/// What keys of `[sweep]` may be that depends on the vocabulary.
+/// Schemas of the keys of `[sweep]` that depend on the vocabulary.
 fn forms(vocabulary: &Vocabulary) -> Vec<(&'static str, Value)> {
     let metrics = vocabulary.watchable();
     let metrics: Vec<_> = metrics.into_iter().filter(|name| name.starts_with("val/")).collect();

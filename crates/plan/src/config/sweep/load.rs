@@ -12,7 +12,7 @@ use crate::config::keys::path_of;
 use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
-use crate::config::overrides::{self, Asked};
+use crate::config::overrides::{self, Override};
 use crate::config::problem::{NamedText, Problem, Problems};
 use crate::config::reader::{Reader, join};
 use crate::config::schema::Mode;
@@ -32,12 +32,12 @@ const NO_PRUNER: &str = "none";
 /// The method that is one run: the learning-rate range test.
 const RANGE_TEST: &str = "lr_range";
 
-/// Whether a word of the command line belongs to the sweep, not to the experiment.
+/// True if a word of the command line belongs to the sweep, not to the experiment.
 pub fn is_sweep_word(word: &str) -> bool {
     word.trim_start_matches(['+', '~']).starts_with("sweep.")
 }
 
-/// Whether a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
+/// True if a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
 pub fn is_space(word: &str) -> bool {
     split(word).is_some_and(|(_, _, value, _)| matches!(hydra::space(value), Some(Ok(_))))
 }
@@ -124,8 +124,8 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
     for word in words {
         if is_sweep_word(word) {
             match overrides::command_line(word)? {
-                Asked::Set(layer) => reader.layers.push(layer),
-                Asked::Remove(path, _) => {
+                Override::Set(layer) => reader.layers.push(layer),
+                Override::Remove(path, _) => {
                     reader.remove(&path);
                 }
             }
@@ -144,7 +144,7 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
     Ok(changes)
 }
 
-/// What is wrong with a change of all trials that none of them would have.
+/// The problem of an override for all trials that the sweep itself overrides.
 fn overruled(word: &str) -> Option<Problem> {
     let (key, key_at, ..) = split(word).filter(|(key, ..)| *key == DEVICES)?;
     let (_, help) = checks::RESERVED.iter().find(|(name, _)| *name == key)?;
@@ -158,7 +158,7 @@ fn keys() -> impl Iterator<Item = &'static str> {
     keys_of(&DECLARED["properties"]["sweep"]).into_iter().flatten().map(|(key, _)| key.as_str())
 }
 
-/// What is wrong with a key of the sweep that is written as one of the experiment.
+/// The problem of a sweep's key that is written as one of the experiment.
 fn misplaced(word: &str) -> Option<Problem> {
     let (key, key_at, ..) = split(word)?;
     // An experiment has a seed, too.
@@ -248,7 +248,7 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// What is added to the name of an experiment: a range test and a sweep cannot share a folder.
+/// Suffix of the experiment's name: a range test and a sweep cannot share a folder.
 fn ending(reader: &Reader) -> &'static str {
     match reader.get(&path_of(METHOD)).and_then(Value::as_str) {
         Some(RANGE_TEST) => "-lr-range",
@@ -319,7 +319,7 @@ fn pruner(reader: &mut Reader) -> Choice {
     }
 }
 
-/// Where one layer writes the pruner as a word and another as a table, makes it a table in all:
+/// Makes the pruner a table in all layers, if one writes it as a word and another as a table:
 /// `sweep.pruner=asha sweep.pruner.min_resource="3 epochs"` is one pruner. Options that only the
 /// kind of a weaker layer has go with its name.
 fn merge_pruners(reader: &mut Reader, table: &[String], name: &[String]) {

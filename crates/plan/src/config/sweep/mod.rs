@@ -5,8 +5,8 @@
 //! sweep.toml, key=choice(a,b) ─read─▶ Sweep + Loaded base | Problems, each with a caret
 //! ```
 //!
-//! What a reader would get wrong: parameters keep the order in which they were written, and every
-//! random draw depends on it only through the parameter's name.
+//! Note that parameters keep the order in which they were written, but random draws depend on a
+//! parameter's name only, not on its position.
 
 mod checks;
 mod constraint;
@@ -45,21 +45,21 @@ pub type Json = serde_json::Value;
 /// those whose condition does not hold are absent.
 pub type Values = Vec<(String, Json)>;
 
-/// What is searched, and how: whatever decides the values of the trials.
+/// The search space and the method: everything that decides the values of the trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
-    /// Where the values of trials come from.
+    /// The method that chooses the values of trials.
     #[serde(serialize_with = "word_or_table", deserialize_with = "kind")]
     pub method: Choice,
     /// Validation metric that ranks trials.
     pub metric: String,
-    /// Whether less or more of it is better.
+    /// Direction in which the metric is better.
     pub goal: Mode,
     /// Seed of all draws.
     pub seed: u64,
-    /// In the order in which they were written.
+    /// Parameters, in the order in which they were written.
     pub parameters: Vec<Parameter>,
-    /// What a trial's values must fulfil.
+    /// Rules that the values of a trial must satisfy.
     pub constraints: Vec<Constraint>,
     /// `[[sweep.list]]`: trials that are written down.
     pub list: Vec<Values>,
@@ -112,7 +112,7 @@ pub struct Sweep {
     pub base: PathBuf,
     /// Changes that all trials have in common.
     pub changes: Vec<String>,
-    /// What is searched, and how.
+    /// The search space and the method.
     pub search: Search,
     /// Trials in all; `None` = all points of the grid or list.
     pub trials: Option<usize>,
@@ -122,6 +122,6 @@ pub struct Sweep {
     pub concurrent_trials: Auto<u32>,
     /// Failed trials after which the sweep ends.
     pub max_failures: u32,
-    /// Whether trials that were given up keep their checkpoints.
+    /// True if pruned trials keep their checkpoints.
     pub keep_pruned_checkpoints: bool,
 }

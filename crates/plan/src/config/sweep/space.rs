@@ -13,7 +13,7 @@ use crate::config::sweep::{Json, Values};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "distribution", rename_all = "snake_case")]
 pub enum Domain {
-    /// One of these.
+    /// One of some values.
     Categorical {
         /// At least one, none twice.
         values: Vec<Json>,
@@ -50,12 +50,12 @@ pub enum Domain {
     },
 }
 
-/// What another parameter must be, so that this one counts.
+/// A condition on another parameter that makes this one active.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     /// The other parameter.
     pub key: String,
-    /// One of these.
+    /// Values of the other parameter that satisfy the condition.
     pub values: Vec<Json>,
 }
 
@@ -82,31 +82,31 @@ impl<'de> Deserialize<'de> for Condition {
 pub struct Parameter {
     /// Dotted name.
     pub key: String,
-    /// What it may be.
+    /// Values that it may have.
     #[serde(flatten)]
     pub domain: Domain,
-    /// It counts only where all of these hold.
+    /// Conditions under which it is active: all of these must hold.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub when: Vec<Condition>,
-    /// Where it was written.
+    /// Path in the file.
     #[serde(skip)]
     pub path: Path,
 }
 
 impl Condition {
-    /// Whether it holds among `values`.
+    /// True if it holds for `values`.
     pub fn holds(&self, values: &Values) -> bool {
         value_of(values, &self.key).is_some_and(|value| self.values.contains(value))
     }
 }
 
 impl Parameter {
-    /// One that always counts.
+    /// A parameter that is always active.
     pub fn new(key: &str, domain: Domain) -> Self {
         Self { key: key.to_owned(), domain, when: Vec::new(), path: Path::new() }
     }
 
-    /// Whether it counts, given the values of those before it.
+    /// True if it is active, given the values of the parameters before it.
     pub fn is_active(&self, values: &Values) -> bool {
         self.when.iter().all(|condition| condition.holds(values))
     }
@@ -235,8 +235,8 @@ pub fn canonical(value: &Json) -> String {
     }
 }
 
-/// What the values of a trial change of the base, in one form: trials of equal settings train the
-/// same model on the same data, to the bit.
+/// The changes of a trial against the base in canonical form: trials of equal settings train the same
+/// model on the same data, bitwise identical.
 pub fn setting_of(values: &Values, base: impl Fn(&str) -> Option<Json>) -> String {
     let is_change = |(key, value): &&(String, Json)| {
         let value = canonical(value);

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize, Serializer};
 /// A value, or "auto": to be decided by the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// To be decided.
+    /// Decided by the plan.
     Auto,
-    /// As given.
+    /// A value that was given.
     Given(T),
 }
 
@@ -25,7 +25,7 @@ impl<T: Copy> Auto<T> {
     }
 }
 
-/// What may be given instead of "auto".
+/// A type whose values may be given instead of "auto".
 pub trait Given: Sized {
     /// The end of "must be ...".
     const EXPECTED: &'static str;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub enum Devices {
     /// Every GPU that is visible; without any, one rank on the CPU.
     Auto,
-    /// So many ranks: on the first GPUs, or on the CPU.
+    /// A number of ranks, on the first GPUs, or on the CPU.
     Count(u32),
     /// A rank on each of these GPUs, numbered as CUDA shows them; a GPU named twice has two ranks.
     List(Vec<u32>),

@@ -1,4 +1,4 @@
-//! How long the learning rate rises: "5 epochs", "500 steps", "5 %", "never".
+//! Length of the learning rate's warm-up: "5 epochs", "500 steps", "5 %", "never".
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::values::{Every, parse_every, show_every, spelled};
 
-/// How long the learning rate rises: "5 epochs", "500 steps", "5 %" of the run, "never".
+/// Length of the learning rate's warm-up: "5 epochs", "500 steps", "5 %" of the run, "never".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Warmup {
     /// A number of steps or epochs, or "never".
