@@ -1,4 +1,4 @@
-//! Text as a terminal may show it: made harmless, and in lines that fit.
+//! Text as a terminal may show it: made harmless, in lines that fit; numbers and counts in words.
 
 mod escape;
 mod wrap;
@@ -12,11 +12,58 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { plural })
 }
 
-/// A word that a shell takes as it is.
+/// A word quoted for a shell, if it needs quotes.
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A number as short as it is exact: 0.1, 50, 3e-5; at most 6 significant digits.
+pub fn shown(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    if (1e-3..1e6).contains(&rounded.abs()) { format!("{rounded}") } else { format!("{rounded:e}") }
+}
+
+/// "11,689,512"
+pub(crate) fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut shown = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// "75.5M"
+pub(crate) fn scaled(n: u64) -> String {
+    let (size, unit) = si_unit(n as f64);
+    let digits = usize::from(!unit.is_empty());
+    format!("{:.digits$}{unit}", n as f64 / size)
+}
+
+/// The unit in which a number is written, and its size.
+pub(crate) fn si_unit(n: f64) -> (f64, &'static str) {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    units.into_iter().find(|(size, _)| n >= *size).unwrap_or((1.0, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown: Vec<String> =
+            [0.05, 0.1 * 3.0, 1e-4, 50.0, 0.0, 0.1 / 3.0, 1e-8].map(shown).to_vec();
+        assert_eq!(shown, ["0.05", "0.3", "1e-4", "50", "0", "0.0333333", "1e-8"]);
+    }
 }

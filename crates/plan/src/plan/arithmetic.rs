@@ -1,10 +1,11 @@
 //! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
 
-use crate::plan::batch::{admitted_worlds, counted};
+use crate::config::values::Duration;
 use crate::plan::{
     AllReduce, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
+    admitted_worlds,
 };
-use crate::terminal::escape;
+use crate::terminal::{counted, escape, shown};
 use train_numbers::units::{Bytes, WorldSize};
 
 impl Plan {
@@ -21,14 +22,14 @@ impl Plan {
     }
 
     /// "128 = 32 x 1 pass x 4 ranks"
-    pub(crate) fn batch_line(&self) -> String {
-        let passes = counted(u64::from(self.batch.accumulation.get()), "pass", "passes");
-        let ranks = counted(u64::from(self.distributed.world_size.get()), "rank", "ranks");
+    pub(super) fn batch_line(&self) -> String {
+        let passes = counted(u64::from(self.batch.accumulation.get()), "pass");
+        let ranks = counted(u64::from(self.distributed.world_size.get()), "rank");
         format!("{} = {} x {passes} x {ranks}", self.batch.global, self.batch.size)
     }
 
     /// "lr 0.05 = 0.1 x 128/256 (linear)"
-    pub(crate) fn lr_line(&self) -> String {
+    pub(super) fn lr_line(&self) -> String {
         let rate = &self.optimizer;
         let lr = shown(rate.lr);
         let ratio = format!("{}/{}", self.batch.global, rate.base_batch_size);
@@ -42,11 +43,11 @@ impl Plan {
     }
 
     /// "12 steps per epoch = 1600 samples / 128, 64 left out; 600 steps = 50 epochs"
-    pub(crate) fn steps_line(&self) -> String {
+    pub(super) fn steps_line(&self) -> String {
         let per_epoch = self.length.steps_per_epoch;
         let n = self.data.n_train as u64;
         let global = u64::from(self.batch.global.get());
-        let steps = counted(per_epoch, "step", "steps");
+        let steps = counted(per_epoch, "step");
         let epoch = match self.data.sampler {
             Sampler::Torch => format!("{steps} per epoch of {n} samples, cut per rank"),
             _ => format!(
@@ -58,53 +59,48 @@ impl Plan {
     }
 
     fn end(&self) -> String {
-        let time = self
-            .length
-            .time
-            .map(|time| format!("at most {}", crate::config::values::Duration(time)));
+        let time = self.length.time.map(|time| format!("at most {}", Duration(time)));
         let steps = self.length.is_bounded().then(|| {
             let total = self.length.total_steps;
             let epochs = total as f64 / self.length.steps_per_epoch as f64;
+            let steps = counted(total, "step");
             if epochs < 1.0 {
-                return format!("{}, less than one epoch", counted(total, "step", "steps"));
+                return format!("{steps}, less than one epoch");
             }
-            format!(
-                "{} = {} epochs",
-                counted(total, "step", "steps"),
-                shown((epochs * 100.0).round() / 100.0)
-            )
-            .replace("= 1 epochs", "= 1 epoch")
+            let epochs = shown((epochs * 100.0).round() / 100.0);
+            format!("{steps} = {epochs} {}", if epochs == "1" { "epoch" } else { "epochs" })
         });
         [steps, time].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the order of additions is a library's, and not the fixed tree's.
+    /// True if a library sums gradients in an order of its own, not the fixed tree.
     fn has_bits_of_a_library(&self) -> bool {
         let distributed = &self.distributed;
         distributed.all_reduce == AllReduce::Library && distributed.world_size > WorldSize::ONE
     }
 
-    /// What is special about shards, where they are not simply the ranks.
+    /// "8 shards of 32 samples: the same bits on 1, 2, 4, 8 ranks", if shards are not simply the ranks.
     fn shards_line(&self) -> Option<String> {
         let shards = self.batch.shards.get();
         let worlds: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
         (shards != self.distributed.world_size.get()).then(|| {
             let size = self.batch.shard_size();
             let of_worlds = if self.has_bits_of_a_library() { "" } else { "the same bits " };
-            let samples = counted(size as u64, "sample", "samples");
+            let samples = counted(size as u64, "sample");
             format!("{shards} shards of {samples}: {of_worlds}on {} ranks", worlds.join(", "))
         })
     }
 
-    /// What works, but may not be what was meant, if each rank needs `memory`.
+    /// Warnings about settings that work but are probably not meant, if each rank needs `memory`.
     pub fn warnings(&self, facts: &Facts, memory: &Memory) -> Vec<String> {
         let ranks = self.distributed.local_world().count();
         let threads = ranks * self.distributed.threads_per_rank;
+        let cores = counted(facts.cores as u64, "core");
         let mut warnings = Vec::new();
         if ranks > facts.cores {
-            warnings.push(format!("{ranks} ranks share {}", cores(facts.cores)));
+            warnings.push(format!("{ranks} ranks share {cores}"));
         } else if threads > facts.cores {
-            warnings.push(format!("{threads} threads share {}", cores(facts.cores)));
+            warnings.push(format!("{threads} threads share {cores}"));
         }
         warnings.extend(self.crowded_memory(facts, memory));
         warnings.extend(self.without_a_parent(facts));
@@ -124,7 +120,7 @@ impl Plan {
         let classes = self.data.classes.len();
         if classes > 0 && self.model.outputs > classes {
             let outputs = self.model.outputs;
-            let classes = counted(classes as u64, "class", "classes");
+            let classes = counted(classes as u64, "class");
             warnings.push(format!("the model has {outputs} outputs, the data only {classes}"));
         }
         warnings.extend(self.doubtful_classes());
@@ -136,7 +132,7 @@ impl Plan {
         warnings
     }
 
-    /// Images that `data.mixup` can mix with no other.
+    /// A warning about images that `data.mixup` can mix with no other.
     fn mixed_alone(&self) -> Option<String> {
         self.data.mixup?;
         let global = self.batch.global.count();
@@ -157,7 +153,7 @@ impl Plan {
         })
     }
 
-    /// Weights that are random and stay so.
+    /// A warning about weights that are frozen at random values.
     fn frozen_at_random(&self) -> Option<String> {
         let is_frozen = self.model.kind.options.get("freeze_backbone") == Some(&true.into());
         let what = match (is_frozen, self.optimizer.n_frozen()) {
@@ -172,7 +168,7 @@ impl Plan {
         ))
     }
 
-    /// Classes that are probably a mistake.
+    /// A warning about classes that are probably a mistake.
     fn doubtful_classes(&self) -> Option<String> {
         let is_part = |class: &String| PARTS.contains(&class.to_lowercase().as_str());
         match &self.data.classes[..] {
@@ -190,7 +186,7 @@ impl Plan {
         }
     }
 
-    /// Classes of which some have far more samples than others, where nothing weighs them.
+    /// A warning about imbalanced classes, where neither the loss nor the sampler weighs them.
     fn imbalance(&self, counts: &[u64]) -> Option<String> {
         let is_weighed = |key| self.loss.kind.options.get(key).is_some_and(|it| !it.is_null());
         if self.loss.targets != Targets::Classes
@@ -217,7 +213,7 @@ impl Plan {
         })
     }
 
-    /// Settings for ranks that ddprun starts, where another launcher does.
+    /// A warning about settings for restarts, which another launcher does.
     fn without_a_parent(&self, facts: &Facts) -> Option<String> {
         facts.launched_world?;
         let settings = [
@@ -231,53 +227,31 @@ impl Plan {
         (!set.is_empty()).then(|| format!("{} {have} {what}", set.join(" and ")))
     }
 
-    /// Ranks of this machine that need more than it has, on its cores.
+    /// A warning about ranks on the CPU that need more memory than this machine has.
     fn crowded_memory(&self, facts: &Facts, memory: &Memory) -> Option<String> {
         let there = facts.memory?;
         let on_cpu = self.distributed.devices.iter().all(|device| device == "cpu");
         let ranks = self.distributed.local_world().count() as u64;
         let needed = Bytes(memory.total().0.saturating_mul(ranks));
         let least = if memory.activations.is_none() { "at least " } else { "about " };
-        let who = counted(ranks, "rank needs", "ranks need");
-        (on_cpu && needed > there)
-            .then(|| format!("{who} {least}{needed} of memory, but this machine has {there}"))
+        let need = if ranks == 1 { "needs" } else { "need" };
+        let who = counted(ranks, "rank");
+        (on_cpu && needed > there).then(|| {
+            format!("{who} {need} {least}{needed} of memory, but this machine has {there}")
+        })
     }
 }
 
-/// How many times as many samples a class may have as another before it is worth a word.
+/// Largest ratio of the samples of two classes without a warning.
 const MAX_IMBALANCE: u64 = 10;
-/// Usual names of a data set's parts.
+/// Usual names of the parts of a data set.
 const PARTS: [&str; 7] = ["train", "training", "val", "valid", "validation", "test", "testing"];
 
-fn cores(n: usize) -> String {
-    counted(n as u64, "core", "cores")
-}
-
+/// ", 64 left out"
 fn rest(n: u64, global: u64, drop_last: bool) -> String {
     match n % global {
         0 => String::new(),
         rest if drop_last => format!(", {rest} left out"),
         rest => format!(", the last of {rest}"),
-    }
-}
-
-/// A number as short as it is exact: 0.1, 50, 3e-5; at most 6 significant digits.
-pub fn shown(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return format!("{value}");
-    }
-    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
-    if (1e-3..1e6).contains(&rounded.abs()) { format!("{rounded}") } else { format!("{rounded:e}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        let shown: Vec<String> =
-            [0.05, 0.1 * 3.0, 1e-4, 50.0, 0.0, 0.1 / 3.0, 1e-8].map(shown).to_vec();
-        assert_eq!(shown, ["0.05", "0.3", "1e-4", "50", "0", "0.0333333", "1e-8"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Backends as data: what each says of itself, which one a run uses, and what a plan keeps of it.
+//! Backends as data: what each declares, and the one that a plan uses.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,45 @@ use train_numbers::units::{Bytes, WorldSize};
 /// The name in the plan of a world of one, which exchanges nothing.
 const SOLO: &str = "solo";
 
-/// What a backend says of itself, for planning: where it can be used and what it takes there.
+/// Properties that a backend declares: where it can be used, and what it needs there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendFacts {
-    /// As `distributed.backend` names it.
+    /// Name in `distributed.backend`.
     pub name: String,
-    /// What its ranks share where all are on one machine; `None` = it does not connect these.
+    /// Memory that its ranks share on one machine; `None` = it cannot be used on one machine.
     pub one_machine: Option<SharedMemory>,
-    /// What the ranks of each of several machines share; `None` = it connects no machines.
+    /// Memory that the ranks of each of several machines share; `None` = it connects no machines.
     pub several_machines: Option<SharedMemory>,
-    /// Whether a library can add up gradients: `all_reduce = "library"`.
+    /// True if a library can add up gradients: `all_reduce = "library"`.
     pub sums_by_library: bool,
-    /// Whether `backend = "auto"` may choose it.
+    /// True if `backend = "auto"` may choose it.
     pub is_automatic: bool,
-    /// What the rest of the program has to know of it.
+    /// Capabilities that the rest of the program depends on.
     pub capabilities: BackendCapabilities,
 }
 
-/// What the ranks of a machine share.
+/// Memory that the ranks of a machine share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedMemory {
     /// Nothing.
     None,
-    /// An area of each rank through which tensors pass in pieces.
+    /// A staging area of each rank, through which tensors pass in pieces.
     Staging,
-    /// These, and the gradients of each rank.
+    /// Staging areas, and the gradients of each rank.
     Gradients,
 }
 
-/// What the rest of the program has to know of a backend.
+/// Capabilities of a backend that the rest of the program depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendCapabilities {
-    /// What people call it: "NCCL"; `None` = by the memory that its ranks share.
+    /// Display name: "NCCL"; `None` = the memory that its ranks share is shown instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether an MPI launcher has to start the ranks, which meet by its library.
+    /// True if an MPI launcher must start the ranks, and its library connects them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub meets_by_mpi: bool,
-    /// Whether gradients are summed in the memory of GPUs.
+    /// True if gradients are summed in the memory of GPUs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sums_on_gpus: bool,
     /// Copies of a bucket that each rank keeps to send and to receive it.
@@ -62,8 +62,8 @@ fn is_zero(n: &u64) -> bool {
 }
 
 impl BackendCapabilities {
-    /// Whether there is nothing to know.
-    pub(crate) fn are_none(&self) -> bool {
+    /// True for the default: no special capability.
+    pub(super) fn are_none(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -82,14 +82,14 @@ impl BackendFacts {
         }
     }
 
-    /// Whether it connects the ranks of so many machines.
-    pub(crate) fn reaches(&self, nodes: u32) -> bool {
+    /// True if it connects the ranks of so many machines.
+    pub(super) fn reaches(&self, nodes: u32) -> bool {
         if nodes == 1 { self.one_machine.is_some() } else { self.several_machines.is_some() }
     }
 
-    /// What the plan keeps of it for a `world` on so many machines that trains parameters with
-    /// these `lengths`.
-    pub(crate) fn plan(&self, world: WorldSize, nodes: u32, lengths: &[usize]) -> BackendPlan {
+    /// The backend in a plan, for a `world` on so many machines and trained parameters of these
+    /// `lengths`.
+    pub(super) fn plan(&self, world: WorldSize, nodes: u32, lengths: &[usize]) -> BackendPlan {
         let shared = self.one_machine.unwrap_or(SharedMemory::None);
         let mapping = shared.mapping(world, lengths).filter(|_| nodes == 1);
         BackendPlan { name: self.name.clone(), may_share: shared != SharedMemory::None, mapping }
@@ -98,7 +98,7 @@ impl BackendFacts {
 
 impl SharedMemory {
     /// Bytes that `world` ranks with parameters of these `lengths` share, if they do.
-    pub(crate) fn mapping(self, world: WorldSize, lengths: &[usize]) -> Option<Bytes> {
+    pub(super) fn mapping(self, world: WorldSize, lengths: &[usize]) -> Option<Bytes> {
         match self {
             Self::None => None,
             Self::Staging => Some(Mapping::new(world, []).total()),
@@ -112,18 +112,18 @@ impl SharedMemory {
 /// It is written by its name, `"tcp"`, and one whose ranks may share memory with that:
 /// `{"shm":{"mapping":4096}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "BackendJson", into = "BackendJson")]
 pub struct BackendPlan {
-    /// Its name.
+    /// Name of the backend.
     pub name: String,
-    /// Whether its ranks share memory where all are on one machine.
+    /// True if its ranks share memory where all are on one machine.
     pub may_share: bool,
     /// Bytes of the mapping that all ranks share, if they do.
     pub mapping: Option<Bytes>,
 }
 
 impl BackendPlan {
-    /// None: a world of one exchanges nothing.
+    /// The backend of a world of one, which exchanges nothing.
     pub fn alone() -> Self {
         Self { name: SOLO.to_owned(), may_share: false, mapping: None }
     }
@@ -134,10 +134,10 @@ impl BackendPlan {
     }
 }
 
-/// A backend as JSON.
+/// JSON of a backend.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum BackendJson {
     Name(String),
     Sharing(BTreeMap<String, Shared>),
 }
@@ -147,7 +147,7 @@ struct Shared {
     mapping: Option<Bytes>,
 }
 
-impl From<BackendPlan> for Written {
+impl From<BackendPlan> for BackendJson {
     fn from(plan: BackendPlan) -> Self {
         let BackendPlan { name, may_share, mapping } = plan;
         if may_share {
@@ -158,13 +158,13 @@ impl From<BackendPlan> for Written {
     }
 }
 
-impl TryFrom<Written> for BackendPlan {
+impl TryFrom<BackendJson> for BackendPlan {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        match written {
-            Written::Name(name) => Ok(Self { name, may_share: false, mapping: None }),
-            Written::Sharing(backends) => match backends.into_iter().next() {
+    fn try_from(json: BackendJson) -> Result<Self, Self::Error> {
+        match json {
+            BackendJson::Name(name) => Ok(Self { name, may_share: false, mapping: None }),
+            BackendJson::Sharing(backends) => match backends.into_iter().next() {
                 Some((name, Shared { mapping })) => Ok(Self { name, may_share: true, mapping }),
                 None => Err("a plan has a backend"),
             },

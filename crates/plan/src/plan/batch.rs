@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Loaded, Problem};
+use crate::terminal::counted;
 use train_numbers::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Shards, WorldSize};
 
 /// Batch arithmetic: `global = batch size x accumulation x world size`.
@@ -35,25 +36,25 @@ impl BatchPlan {
     }
 }
 
-/// What an experiment says about its batches.
+/// Batch settings of an experiment; `None` = "auto".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) size: Option<u32>,
-    pub(crate) global: Option<u32>,
-    pub(crate) accumulation: Option<u32>,
-    pub(crate) shards: Option<u32>,
+struct BatchConfig {
+    size: Option<u32>,
+    global: Option<u32>,
+    accumulation: Option<u32>,
+    shards: Option<u32>,
 }
 
-/// Why batches cannot be as asked: the key, the reason, a remedy.
+/// A contradiction between batch settings: the key, the reason, a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) key: &'static str,
-    pub(crate) what: String,
-    pub(crate) help: String,
+struct Misfit {
+    key: &'static str,
+    what: String,
+    help: String,
 }
 
-fn refuse<T>(key: &'static str, what: String, help: String) -> Result<T, Refusal> {
-    Err(Refusal { key, what, help })
+fn refuse<T>(key: &'static str, what: String, help: String) -> Result<T, Misfit> {
+    Err(Misfit { key, what, help })
 }
 
 const SIZE: &str = "train.batch_size";
@@ -64,13 +65,13 @@ const PASSES: &str = "train.gradient_accumulation_steps";
 const MAX_GLOBAL_BATCH: u64 = 1 << 24;
 
 /// The arithmetic for `world` ranks.
-pub(crate) fn arithmetic(asked: Asked, world: WorldSize) -> Result<BatchPlan, Refusal> {
-    let shards = shards(asked.shards, world)?;
+fn arithmetic(config: BatchConfig, world: WorldSize) -> Result<BatchPlan, Misfit> {
+    let shards = shards(config.shards, world)?;
     let ranks = u64::from(world.get());
     // Where nothing else is said, a rank makes one pass per shard.
     let passes_of_shards = u64::from(shards) / ranks;
     let wide = |value: Option<u32>| value.map(u64::from);
-    let (size, passes) = match (wide(asked.size), wide(asked.global), wide(asked.accumulation)) {
+    let (size, passes) = match (wide(config.size), wide(config.global), wide(config.accumulation)) {
         (Some(size), None, passes) => (size, passes.unwrap_or(passes_of_shards)),
         (Some(size), Some(global), None) => (size, passes(size, global, ranks)?),
         (None, Some(global), passes) => {
@@ -90,71 +91,71 @@ pub(crate) fn arithmetic(asked: Asked, world: WorldSize) -> Result<BatchPlan, Re
 }
 
 /// The number of shards, which the world size divides by a power of two.
-fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
-    let Some(shards) = asked else { return Ok(world.get()) };
+fn shards(given: Option<u32>, world: WorldSize) -> Result<u32, Misfit> {
+    let Some(shards) = given else { return Ok(world.get()) };
     if shards.is_multiple_of(world.get()) && (shards / world.get()).is_power_of_two() {
         return Ok(shards);
     }
-    let asked = counted(shards.into(), "shard", "shards");
-    let world_size = ranks(world.get());
-    let what = format!("{asked} cannot be divided over {world_size}");
+    let n_shards = counted(shards.into(), "shard");
+    let n_ranks = counted(world.get().into(), "rank");
+    let what = format!("{n_shards} cannot be divided over {n_ranks}");
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();
     let help = format!(
-        "use a world size of {} with {asked}, or start a run with `distributed.shards = {nearest}` \
-         for {world_size}",
+        "use a world size of {} with {n_shards}, or start a run with `distributed.shards = \
+         {nearest}` for {n_ranks}",
         admitted.join(", "),
     );
     refuse("distributed.shards", what, help)
 }
 
-/// World sizes that give the same bits with this many shards: S, S/2, S/4 ...
+/// World sizes with bitwise identical results for this many shards: S, S/2, S/4 ...
 pub fn admitted_worlds(shards: u32) -> Vec<u32> {
     let mut worlds: Vec<u32> = (0..=shards.trailing_zeros().min(31)).map(|k| shards >> k).collect();
     worlds.reverse();
     worlds
 }
 
-fn passes(size: u64, global: u64, ranks: u64) -> Result<u64, Refusal> {
+fn passes(size: u64, global: u64, ranks: u64) -> Result<u64, Misfit> {
     let unit = size * ranks;
     if global >= unit && global.is_multiple_of(unit) {
         return Ok(global / unit);
     }
-    let what =
-        format!("{global} is not a multiple of {size} samples x {} = {unit}", self::ranks(ranks));
+    let ranks = counted(ranks, "rank");
+    let what = format!("{global} is not a multiple of {size} samples x {ranks} = {unit}");
     refuse(GLOBAL, what, nearest(global, unit))
 }
 
-fn batch_size(global: u64, passes: u64, ranks: u64) -> Result<u64, Refusal> {
+fn batch_size(global: u64, passes: u64, ranks: u64) -> Result<u64, Misfit> {
     let unit = passes * ranks;
     if global >= unit && global.is_multiple_of(unit) {
         return Ok(global / unit);
     }
-    let passes = counted(passes, "pass", "passes");
-    let what = format!("{global} is not a multiple of {passes} x {} = {unit}", self::ranks(ranks));
+    let passes = counted(passes, "pass");
+    let ranks = counted(ranks, "rank");
+    let what = format!("{global} is not a multiple of {passes} x {ranks} = {unit}");
     refuse(GLOBAL, what, nearest(global, unit))
 }
 
-fn agree(size: u64, global: u64, passes: u64, ranks: u64) -> Result<(), Refusal> {
+fn agree(size: u64, global: u64, passes: u64, ranks: u64) -> Result<(), Misfit> {
     let product = size * passes * ranks;
     if product == global {
         return Ok(());
     }
-    let passes = counted(passes, "pass", "passes");
-    let what =
-        format!("{size} samples x {passes} x {} = {product}, not {global}", self::ranks(ranks));
+    let passes = counted(passes, "pass");
+    let ranks = counted(ranks, "rank");
+    let what = format!("{size} samples x {passes} x {ranks} = {product}, not {global}");
     refuse(GLOBAL, what, format!("set one of `{SIZE}`, `{GLOBAL}`, `{PASSES}` to \"auto\""))
 }
 
-/// The multiples of `unit` on both sides of `value`.
-/// What to write instead of a global batch size that `unit` does not divide.
+/// A remedy for a global batch size that `unit` does not divide: the multiples on both sides of it.
 fn nearest(value: u64, unit: u64) -> String {
     let below = value / unit * unit;
     let sizes = if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) };
     format!("use the nearest `global_batch_size`: {sizes}")
 }
 
-fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<BatchPlan, Refusal> {
+fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<BatchPlan, Misfit> {
     let global = size.saturating_mul(passes).saturating_mul(ranks);
     if global > MAX_GLOBAL_BATCH {
         let what = format!("a step of {global} samples is more than {MAX_GLOBAL_BATCH}");
@@ -181,34 +182,24 @@ fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<Batch
     }
 }
 
-fn ranks(n: impl Into<u64>) -> String {
-    counted(n.into(), "rank", "ranks")
-}
-
-/// "1 rank", "4 ranks"
-pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
 /// A sample's number has 32 bits, of which the last stands for none.
 const MAX_SAMPLES: usize = u32::MAX as usize - 1;
 
 /// The batches of this experiment on `world` ranks, drawn from `n_train` samples.
-pub(crate) fn decide(
+pub(super) fn decide(
     loaded: &Loaded,
     world: WorldSize,
     n_train: usize,
 ) -> Result<BatchPlan, Problem> {
     let train = &loaded.experiment.train;
-    let asked = Asked {
+    let config = BatchConfig {
         size: train.batch_size.given(),
         global: train.global_batch_size.given(),
         accumulation: train.gradient_accumulation_steps.given(),
         shards: loaded.experiment.distributed.shards.given(),
     };
-    let batch = arithmetic(asked, world).map_err(|refusal| {
-        let problem = loaded.problem(refusal.key, refusal.what);
-        if refusal.help.is_empty() { problem } else { problem.help(refusal.help) }
+    let batch = arithmetic(config, world).map_err(|Misfit { key, what, help }| {
+        loaded.problem(key, what).maybe_help(Some(help).filter(|help| !help.is_empty()))
     })?;
     if n_train > MAX_SAMPLES {
         let what = format!(
@@ -217,7 +208,7 @@ pub(crate) fn decide(
         return Err(loaded.problem("data", what).help("train on a part of them"));
     }
     if loaded.experiment.data.drop_last && batch.global.count() > n_train {
-        let key = if asked.global.is_some() { GLOBAL } else { SIZE };
+        let key = if config.global.is_some() { GLOBAL } else { SIZE };
         let what = format!("a step takes {} samples, but there are only {n_train}", batch.global);
         let smaller =
             if batch.size.get() == 1 { "use fewer ranks" } else { "make the batch smaller" };
@@ -238,9 +229,9 @@ mod tests {
     }
 
     /// (batch size, global, passes, shards), 0 = "auto".
-    fn asked((size, global, accumulation, shards): (u32, u32, u32, u32)) -> Asked {
+    fn config((size, global, accumulation, shards): (u32, u32, u32, u32)) -> BatchConfig {
         let given = |n| (n > 0).then_some(n);
-        Asked {
+        BatchConfig {
             size: given(size),
             global: given(global),
             accumulation: given(accumulation),
@@ -251,7 +242,7 @@ mod tests {
     #[test]
     fn any_two_give_the_third() {
         let check = |given, ranks, expected: (u32, u32, u32, u32)| {
-            let plan = arithmetic(asked(given), world(ranks)).unwrap();
+            let plan = arithmetic(config(given), world(ranks)).unwrap();
             let got =
                 (plan.size.get(), plan.global.get(), plan.accumulation.get(), plan.shards.get());
             assert_eq!(got, expected, "{given:?} on {ranks}");
@@ -273,7 +264,7 @@ mod tests {
     #[test]
     fn what_does_not_divide_is_told_its_nearest_neighbours() {
         let check = |given, ranks, key: &str, what: &str, help: &str| {
-            let refusal = arithmetic(asked(given), world(ranks)).unwrap_err();
+            let refusal = arithmetic(config(given), world(ranks)).unwrap_err();
             assert_eq!(
                 (refusal.key, refusal.what.as_str(), refusal.help.as_str()),
                 (key, what, help)
@@ -344,7 +335,7 @@ mod tests {
         fn every_plan_obeys_the_laws(
             size in 0u32..300, global in 0u32..5000, passes in 0u32..9, shards in 0u32..17, ranks in 1u32..17,
         ) {
-            if let Ok(plan) = arithmetic(asked((size, global, passes, shards)), world(ranks)) {
+            if let Ok(plan) = arithmetic(config((size, global, passes, shards)), world(ranks)) {
                 let (s, p, g) = (plan.size.get(), plan.accumulation.get(), plan.global.get());
                 prop_assert_eq!(s * p * ranks, g);
                 prop_assert!(size == 0 || s == size);
@@ -360,7 +351,7 @@ mod tests {
             let shards = 1 << exponent;
             let globals: Vec<u32> = admitted_worlds(shards)
                 .into_iter()
-                .map(|ranks| arithmetic(asked((size, 0, 0, shards)), world(ranks)).unwrap().global.get())
+                .map(|ranks| arithmetic(config((size, 0, 0, shards)), world(ranks)).unwrap().global.get())
                 .collect();
             prop_assert!(globals.iter().all(|&global| global == size * shards));
         }
@@ -369,13 +360,13 @@ mod tests {
         fn a_neighbour_that_was_offered_is_accepted(size in 2u32..300, global in 1u32..5000, ranks in 1u32..17) {
             // One that is no multiple of what a step takes.
             let global = if global % (size * ranks) == 0 { global + 1 } else { global };
-            let refusal = arithmetic(asked((size, global, 0, 0)), world(ranks)).unwrap_err();
+            let refusal = arithmetic(config((size, global, 0, 0)), world(ranks)).unwrap_err();
             let numbers = refusal.help.split(|c: char| !c.is_ascii_digit());
             let offered: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
             let expected = if global < size * ranks { 1 } else { 2 };
             prop_assert_eq!(offered.len(), expected, "{}", refusal.help);
             for neighbour in offered {
-                let plan = arithmetic(asked((size, neighbour, 0, 0)), world(ranks)).unwrap();
+                let plan = arithmetic(config((size, neighbour, 0, 0)), world(ranks)).unwrap();
                 prop_assert_eq!(plan.global.get(), neighbour);
                 prop_assert!(neighbour.abs_diff(global) < size * ranks);
             }

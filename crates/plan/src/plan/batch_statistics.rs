@@ -1,17 +1,17 @@
-//! Whether each pass has enough values for layers that take statistics over a batch (BatchNorm):
-//! one value per channel has no variance, and PyTorch refuses it too, when it comes to it.
+//! BatchNorm: checks that each pass has enough values for its statistics. One value per channel has
+//! no variance, and PyTorch refuses it too, but only in that pass.
 
 use crate::config::{Loaded, Problem};
-use crate::plan::batch::counted;
 use crate::plan::{Plan, Sampler};
+use crate::terminal::counted;
 
-/// Whether no pass gives such a layer a single value per channel.
-pub(crate) fn suffice(plan: &Plan) -> bool {
+/// True if no pass gives a BatchNorm layer a single value per channel.
+pub(super) fn suffice(plan: &Plan) -> bool {
     plan.model.least_rows.is_none_or(|rows| rows * smallest_pass(plan) > 1)
 }
 
-/// Passes of one sample, where the model needs more.
-pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
+/// The problem of a plan whose smallest pass is too small.
+pub(super) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
     let needs = "BatchNorm needs more than one value per channel to train";
     if plan.batch.size.get() == 1 && !plan.distributed.sync_batchnorm {
         let given = |key: &&str| loaded.is_given(key);
@@ -22,15 +22,15 @@ pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
             .help("train on larger batches");
     }
     let samples = plan.data.n_train % plan.batch.global.count();
-    let samples = counted(samples as u64, "sample", "samples");
+    let samples = counted(samples as u64, "sample");
     let what =
         format!("the last step of an epoch has {samples}, so that a pass has only 1, but {needs}");
     let help = "drop that step: data.drop_last = true; or choose another batch size";
     loaded.problem("data.drop_last", what).help(help)
 }
 
-/// Samples of the smallest pass that has any, over all ranks and steps of the run; of all shards
-/// together, if their statistics are.
+/// Samples of the smallest pass that has any, over all ranks and steps of the run; the shards of a
+/// pass count together if they share their statistics.
 fn smallest_pass(plan: &Plan) -> usize {
     let joint = plan.distributed.sync_batchnorm;
     let passes = if joint { plan.batch.shards.count() } else { 1 };
@@ -48,8 +48,8 @@ fn smallest_pass(plan: &Plan) -> usize {
     if last == 0 { size } else { last }
 }
 
-/// Of `n` samples over the shards of a step, and the passes of each shard: the smallest part that
-/// is not empty.
+/// Samples of the smallest pass that is not empty, where `n` samples are divided over the shards of a
+/// step and the passes of each shard.
 fn smallest_part(n: usize, plan: &Plan) -> usize {
     let shards = plan.batch.shards.count();
     let passes = plan.batch.passes_per_shard();
@@ -66,7 +66,7 @@ fn smallest_joint(n: usize, plan: &Plan) -> usize {
     (0..passes).map(pass).filter(|&samples: &usize| samples > 0).min().unwrap_or(0)
 }
 
-/// How many of `n` the part `index` has.
+/// Size of the part `index` of `n`.
 fn part(n: usize, parts: usize, index: usize) -> usize {
     n * (index + 1) / parts - n * index / parts
 }
@@ -118,6 +118,7 @@ mod tests {
         check(Some(1), 32 + 7, false, false);
         check(Some(1), 32 + 8, false, true);
     }
+
     #[test]
     fn shards_that_share_their_statistics_need_two_values_together() {
         let check = |n_train, expected: bool| {

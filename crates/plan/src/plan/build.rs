@@ -1,25 +1,70 @@
-//! All decisions put together.
+//! All decisions put together: from an experiment, facts and registered components to a `Plan`.
 
+use crate::config::kind::{Choice, Entry};
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
-use crate::plan::transforms::Transformed;
+use crate::plan::transforms::TransformPlan;
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, averaging, batch,
-    batch_statistics, checkpointing, clip, cuda_graph, data, distributed, early_stopping, length,
-    logging, metrics, model, optimizer, param_groups, precision, scaler, schedule, transforms,
+    BackendFacts, BatchPlan, DataFacts, Facts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
+    LossPlan, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    Sampler, SchedulerFacts, Span, TransformFacts, Unfit, averaging, batch, batch_statistics,
+    cuda_graph, data, distributed, length, loss, metrics, model, monitor, optimizer, param_groups,
+    precision, schedule, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
-/// A problem that shows only where there is no other.
-fn alone(problem: Problem) -> Problems {
-    Problems::new(vec![problem])
+/// Facts about the components that a program has registered, for planning.
+pub trait KindFacts {
+    /// Measures the model without taking memory for its weights.
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
+
+    /// Describes the list `asked` of transforms of such images, whose values are normalized by
+    /// `pixels` where no transform does.
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+        pixels: Option<&PixelStats>,
+    ) -> Result<TransformFacts, (usize, Unfit)>;
+
+    /// Infers the shapes of a graph's layers from the shape of its input. The data needs `needed`
+    /// outputs.
+    fn layers(
+        &self,
+        layers: &[Entry],
+        input: Flow,
+        needed: usize,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit>;
+
+    /// Describes a loss.
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
+
+    /// Returns the loss with options that depend on the data resolved.
+    fn decided_loss(&self, loss: &Choice, _data: &DataFacts) -> Result<Choice, Unfit> {
+        Ok(loss.clone())
+    }
+
+    /// Describes all metrics of such a run.
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
+
+    /// Describes an optimizer.
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
+
+    /// Describes a scheduler.
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String>;
+
+    /// Returns what the scheduler does in `span`, in words: "cosine over 50 epochs to 0".
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit>;
+
+    /// Returns all backends, in the order of preference.
+    fn backends(&self) -> Vec<BackendFacts>;
 }
 
 /// The problems of decisions that do not depend on each other.
 #[derive(Default)]
-struct Collected(Vec<Problem>);
+struct ProblemCollector(Vec<Problem>);
 
-impl Collected {
+impl ProblemCollector {
     fn take<T, E: IntoIterator<Item = Problem>>(&mut self, decision: Result<T, E>) -> Option<T> {
         decision.map_err(|problems| self.0.extend(problems)).ok()
     }
@@ -28,37 +73,67 @@ impl Collected {
         self.take(decision.map_err(Some))
     }
 
-    /// What the model is given, and the model with what was built from it.
+    /// The transforms, and the model that takes their images, with its facts.
     fn model(
         &mut self,
         loaded: &Loaded,
         facts: &Facts,
         kinds: &dyn KindFacts,
-    ) -> Option<(Transformed, ModelPlan, ModelFacts)> {
-        let transformed = self.take(transforms::decide(loaded, facts, kinds));
-        let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
-        let model = self.one(model::decide(loaded, &facts.data, input, kinds));
-        let (transformed, model) = transformed.zip(model)?;
-        let model = ModelPlan { cameras: transformed.cameras.clone(), ..model };
-        let (model, found) = self.one(model::count(loaded, model, kinds))?;
-        Some((transformed, model, found))
+    ) -> Option<(TransformPlan, ModelPlan, ModelFacts)> {
+        let describe: transforms::DescribeTransforms<'_> =
+            &|list, images, pixels| kinds.transforms(list, images, pixels);
+        let transforms = self.take(transforms::decide(loaded, facts, describe));
+        let input = transforms.as_ref().map_or(&[][..], |transforms| &transforms.input);
+        let model =
+            self.one(model::decide(loaded, &facts.data, input, |layers, start, outputs| {
+                kinds.layers(layers, start, outputs)
+            }));
+        let (transforms, model) = transforms.zip(model)?;
+        let model = ModelPlan { cameras: transforms.cameras.clone(), ..model };
+        let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
+        let found = self.one(found)?;
+        self.one(model::check_blocks(loaded, &found))?;
+        Some((transforms, model.counted(&found), found))
+    }
+
+    /// The loss, and all metrics of such a run.
+    fn loss(
+        &mut self,
+        loaded: &Loaded,
+        data: &DataFacts,
+        on_gpus: bool,
+        kinds: &dyn KindFacts,
+    ) -> Option<(LossPlan, Vec<MetricFacts>)> {
+        let loss = self.one(loss::decide(
+            loaded,
+            data,
+            on_gpus,
+            |loss| kinds.loss(loss),
+            |loss| kinds.decided_loss(loss, data),
+        ))?;
+        let metrics = kinds.metrics(&Measurable::of(&loss, data));
+        let is_never_negative = kinds.loss(&loss.kind).is_ok_and(|facts| facts.is_never_negative);
+        let problems = metrics::check(loaded, data, &loss, is_never_negative, &metrics);
+        let result = if problems.is_empty() { Ok(()) } else { Err(problems) };
+        self.take(result)?;
+        Some((loss, metrics))
     }
 }
 
 impl Plan {
-    /// Decides every number. `kinds` says what the model and the other kinds need.
+    /// Decides every number. `kinds` describes the model and the other components.
     ///
     /// # Errors
     ///
-    /// All numbers that cannot be together, each drawn on the text that asks for it.
+    /// All numbers that contradict each other, each drawn on the text that asks for it.
     pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
         let experiment = &loaded.experiment;
-        let mut problems = Collected::default();
+        let mut problems = ProblemCollector::default();
         let model = problems.model(loaded, facts, kinds);
         problems.one(data::check(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts, &kinds.backends()));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
-        let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
+        let loss = problems.loss(loaded, &facts.data, on_gpus, kinds);
         let known = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
@@ -68,14 +143,22 @@ impl Plan {
         });
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
-            let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
-            let schedule =
-                problems.one(schedule::decide(loaded, &length, &optimizer, kinds, known))?;
+            let optimizer =
+                optimizer::decide(loaded, &batch, on_gpus, |rule| kinds.optimizer(rule));
+            let optimizer = problems.one(optimizer)?;
+            let schedule = problems.one(schedule::decide(
+                loaded,
+                &length,
+                &optimizer,
+                known,
+                |rule| kinds.scheduler(rule),
+                |rule, span| kinds.schedule(rule, span),
+            ))?;
             Some((length, optimizer, schedule))
         });
         let (
-            Some((transformed, model, found)),
-            Some((loss, measurable)),
+            Some((transforms, model, found)),
+            Some((loss, metrics)),
             Some(ranks),
             Some(batch),
             Some(smaller),
@@ -90,10 +173,11 @@ impl Plan {
         };
         let trained = optimizer.trained(&found);
         let cores = (facts.cores / ranks.local_world.count()).max(1);
-        let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
-        let plan = Self {
-            swa: averaging::swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?,
-            lookahead: averaging::lookahead::decide(loaded, &length).map_err(alone)?,
+        let data = data::decide(experiment, &facts.data, transforms, model.outputs, cores);
+        let precision = precision::decide(experiment, on_gpus, facts);
+        let mut plan = Self {
+            swa: averaging::swa(loaded, &length, &batch, &optimizer)?,
+            lookahead: averaging::lookahead(loaded, &length)?,
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -101,45 +185,43 @@ impl Plan {
             loss,
             batch,
             length,
-            precision: precision::decide(experiment, &ranks, facts),
-            bf16_instructions: precision::instructions(experiment, &ranks, facts),
+            precision,
+            bf16_instructions: precision::instructions(precision, on_gpus, facts),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),
-            scaler: scaler::decide(experiment),
-            clip: clip::decide(experiment),
+            scaler: precision::scaler(experiment),
+            clip: optimizer::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
-            ema: averaging::ema::decide(&experiment.ema),
+            ema: averaging::ema(&experiment.ema),
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
-            metrics: metrics::wanted(experiment),
+            metrics: metrics::extra_metrics(experiment),
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
             evaluated_samples: None,
-            checkpoint: checkpointing::decide(loaded, &measurable),
-            early_stopping: early_stopping::decide(experiment),
+            checkpoint: monitor::checkpoint(loaded, &metrics),
+            early_stopping: monitor::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
             divergence_threshold: experiment.fault.divergence_threshold,
-            logging: logging::decide(experiment),
+            logging: monitor::logging(experiment),
             expect: experiment.expect.clone(),
         };
-        plan.checked(loaded)
-    }
-
-    /// The plan, if its parts go together.
-    fn checked(mut self, loaded: &Loaded) -> Result<Self, Problems> {
         // Without batch norms there is nothing to share.
-        self.distributed.sync_batchnorm &= self.model.least_rows.is_some();
-        self.contradiction(loaded).map_or(Ok(self), |problem| Err(alone(problem)))
+        plan.distributed.sync_batchnorm &= plan.model.least_rows.is_some();
+        match plan.contradiction(loaded) {
+            Some(problem) => Err(problem.into()),
+            None => Ok(plan),
+        }
     }
 
-    /// What only the whole plan shows to be impossible.
+    /// A problem that shows only in the whole plan.
     fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
         if !batch_statistics::suffice(self) {
             return Some(batch_statistics::refused(loaded, self));
@@ -160,7 +242,7 @@ impl Plan {
 
     /// `experiment` with the numbers of this plan that depend on the world size or the devices
     /// written out, so that the same file gives the same bits on every world size that its shards
-    /// admit. What a run stores as `resolved.toml`.
+    /// admit. A run stores it as `resolved.toml`.
     #[must_use]
     pub fn pin(&self, mut experiment: Experiment) -> Experiment {
         experiment.train.batch_size = Auto::Given(self.batch.size.get());
@@ -181,8 +263,8 @@ impl Plan {
         experiment
     }
 
-    /// The plans of the smaller groups that this run may go on with, largest first: the same
-    /// training, pass by pass.
+    /// The plans of the smaller groups that may continue this run, largest first: the same training,
+    /// pass by pass.
     pub fn smaller(
         &self,
         loaded: &Loaded,
@@ -206,9 +288,9 @@ impl Plan {
             .collect()
     }
 
-    /// The same on the first of `devices` that are not among the `failed` ones, and on failed ones
-    /// only where there are no others. Where ranks would share a GPU that share none now, or the
-    /// other way round, it stays as it is: they exchange tensors in another way.
+    /// The plan on the first of `devices` that are not among the `failed` ones, and on failed ones
+    /// only where there are no others. It stays as it is if ranks would then share a GPU but do not
+    /// now, or the reverse, as these exchange tensors in different ways.
     #[must_use]
     pub fn sparing(&self, devices: &[String], failed: &[String]) -> Self {
         let (last, first): (Vec<&String>, Vec<&String>) =
@@ -225,9 +307,9 @@ impl Plan {
         plan
     }
 
-    /// The same steps in smaller passes: each holds half of the samples (or the next smaller part
-    /// that divides them), and there are as many more of them. `None` if a pass is one sample, or
-    /// would have too few for BatchNorm.
+    /// The plan with the same steps in smaller passes: each has half of the samples (or the next
+    /// smaller part that divides them), and there are as many more of them. `None` if a pass is one
+    /// sample, or would have too few for BatchNorm.
     #[must_use]
     pub fn in_smaller_passes(&self) -> Option<Self> {
         let size = self.batch.size.get();

@@ -1,12 +1,12 @@
-//! Whether the passes of a run can be recorded once and replayed, as one CUDA graph.
+//! CUDA graphs: whether the passes of a run can be recorded once and replayed.
 
 use crate::config::{Loaded, Problem};
 use crate::plan::{Modality, Plan, Precision, ZeroStage};
 
-/// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
+/// The reason why passes cannot be recorded; `None` = the plan knows of none.
 ///
-/// What a replay repeats is fixed, so nothing else may differ from pass to pass than what lies in
-/// the GPU's memory: the inputs, and labels or targets.
+/// A replay repeats fixed operations, so passes may differ only in the GPU's memory: the inputs, and
+/// labels or targets.
 pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     let obstacles = [
         (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
@@ -41,13 +41,13 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))
 }
 
-/// Whether passes are recorded, as far as the plan knows.
+/// True if passes are recorded, as far as the plan knows.
 pub fn is_wanted(plan: &Plan) -> bool {
     plan.cuda_graph != Some(false) && obstacle(plan).is_none()
 }
 
-/// `train.cuda_graph = true` where passes cannot be recorded.
-pub(crate) fn refused(loaded: &Loaded, why: &str) -> Problem {
+/// The problem of `train.cuda_graph = true` where passes cannot be recorded.
+pub(super) fn refused(loaded: &Loaded, why: &str) -> Problem {
     let what = format!("cannot be: {why}");
     loaded.problem("train.cuda_graph", what).help("use cuda_graph = \"auto\"")
 }

@@ -1,23 +1,20 @@
-//! The data, and how each rank reads it.
-
-mod subset;
+//! The data, and how each rank reads it: limits on its samples, sampling, loader threads, mixup.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
+use crate::config::schema::Mixup;
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::batch::counted;
-use crate::plan::mixup;
-use crate::plan::transforms::Transformed;
+use crate::plan::transforms::TransformPlan;
 use crate::plan::{
-    DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn,
+    DataFacts, MixupMode, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn,
 };
-pub use subset::{Limit, shares};
+use crate::terminal::counted;
 
 /// The data and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataPlan {
-    /// Where the samples are.
+    /// The data set.
     pub source: SourcePlan,
     /// Samples to train on.
     pub n_train: usize,
@@ -26,32 +23,32 @@ pub struct DataPlan {
     /// Samples to test on when the training is over; 0 = there is no test.
     #[serde(default)]
     pub n_test: usize,
-    /// What is worth a look about the data, in words.
+    /// Remarks about the data for the user.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
-    /// The numbers of a target that have names.
+    /// Named numbers of a target.
     #[serde(default)]
     pub target_columns: Vec<TargetColumn>,
-    /// Bytes of text of each class, if they are tokens of which that is known.
+    /// Bytes of text of each class, if classes are tokens for which that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub token_bytes: Vec<u32>,
-    /// What is held back of the training samples.
+    /// Training samples that are held back to validate or to test.
     pub split: SplitPlan,
     /// Order of samples.
     pub sampler: Sampler,
-    /// For draws by classes: the weight of each; empty where all classes are drawn equally often.
+    /// Weights of the classes for weighted sampling; empty = all classes are drawn equally often.
     #[serde(default)]
     pub class_weights: Vec<f64>,
     /// Training samples that the data set has, of which `n_train` are taken; `None` = all of them.
     #[serde(default)]
     pub subset_of: Option<usize>,
-    /// How often each sample is in a batch, augmented anew each time.
+    /// Copies of each sample in a batch, each augmented differently.
     pub aug_repeats: usize,
-    /// New order in each epoch.
+    /// True if each epoch has a new order.
     pub shuffle: bool,
-    /// Whether the incomplete last global batch of an epoch is dropped.
+    /// True if the incomplete last global batch of an epoch is dropped.
     pub drop_last: bool,
     /// Loader threads per rank.
     pub num_workers: usize,
@@ -59,45 +56,45 @@ pub struct DataPlan {
     pub prefetch_factor: usize,
     /// Policy for unreadable samples.
     pub on_bad_sample: OnBadSample,
-    /// Largest share of unreadable samples that is passed over, of an epoch as of an evaluation.
+    /// Largest share of unreadable samples in an epoch or an evaluation that are skipped.
     pub max_bad_fraction: f64,
     /// Transforms of training images.
     pub train_transforms: Vec<Choice>,
     /// Transforms of validation images.
     pub val_transforms: Vec<Choice>,
-    /// How training images are mixed in pairs; absent = not at all.
+    /// Mixup and `CutMix` of training images; absent = off.
     #[serde(default)]
     pub mixup: Option<MixupPlan>,
 }
 
 impl DataPlan {
-    /// Whether `unreadable` of `samples` may be passed over. Never all of them: nothing would be
-    /// learnt or measured.
+    /// True if `unreadable` of `samples` may be skipped. Never all of them: nothing would be learnt or
+    /// measured.
     pub fn tolerates(&self, unreadable: u64, samples: u64) -> bool {
         let most = self.max_bad_fraction * samples as f64;
         unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)
     }
 }
 
-/// Whether samples can be drawn by their classes, if that is asked for.
-pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
-    let asked = &loaded.experiment.data;
-    if !asked.sampler.draws() {
+/// Refuses sampling by classes of data without classes, and weights that do not fit the classes.
+pub(super) fn check(loaded: &Loaded, facts: &DataFacts) -> Result<(), Problem> {
+    let config = &loaded.experiment.data;
+    if !config.sampler.draws() {
         return Ok(());
     }
-    if found.class_counts.is_empty() {
-        let what = format!("draws by classes, but samples of `{}` have none", asked.name);
+    if facts.class_counts.is_empty() {
+        let what = format!("draws by classes, but samples of `{}` have none", config.name);
         return Err(loaded.problem("data.sampler", what));
     }
-    let weights = asked.class_weights.as_deref().unwrap_or_default();
-    if !weights.is_empty() && weights.len() != found.classes.len() {
+    let weights = config.class_weights.as_deref().unwrap_or_default();
+    if !weights.is_empty() && weights.len() != facts.classes.len() {
         let n = weights.len();
-        let classes = found.classes.join(", ");
-        let weights = counted(n as u64, "weight", "weights");
+        let classes = facts.classes.join(", ");
+        let weights = counted(n as u64, "weight");
         let what = format!("has {weights}, but the classes are {classes}");
         return Err(loaded.problem("data.class_weights", what));
     }
-    let drawn = weights.iter().zip(&found.class_counts).any(|(&w, &n)| w > 0.0 && n > 0);
+    let drawn = weights.iter().zip(&facts.class_counts).any(|(&w, &n)| w > 0.0 && n > 0);
     if !weights.is_empty() && !drawn {
         let what = "gives every class that has samples the weight 0";
         return Err(loaded.problem("data.class_weights", what));
@@ -105,40 +102,156 @@ pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Loader threads per rank where none are asked for: no more than this.
+/// Most loader threads per rank by default.
 const MAX_LOADERS: usize = 4;
 
-/// The data as found, read as asked by ranks that have `cores` each, for a model with `outputs`.
-pub(crate) fn decide(
+/// The plan of `[data]`, for ranks with `cores` each and a model with `outputs`.
+pub(super) fn decide(
     experiment: &Experiment,
-    found: &DataFacts,
-    transformed: Transformed,
+    facts: &DataFacts,
+    transforms: TransformPlan,
     outputs: usize,
     cores: usize,
 ) -> DataPlan {
-    let asked = &experiment.data;
+    let config = &experiment.data;
     DataPlan {
-        source: found.source.clone(),
-        n_train: found.n_train,
-        n_val: found.n_val,
-        n_test: found.n_test,
-        notes: found.notes.iter().cloned().chain(transformed.notes).collect(),
-        classes: found.classes.clone(),
-        target_columns: found.target_columns.clone(),
-        token_bytes: found.token_bytes.clone(),
-        split: SplitPlan::of(asked),
-        sampler: asked.sampler,
-        class_weights: asked.class_weights.clone().unwrap_or_default(),
-        subset_of: found.subset_of,
-        aug_repeats: asked.aug_repeats as usize,
-        shuffle: asked.shuffle,
-        drop_last: asked.drop_last,
-        num_workers: asked.num_workers.given().map_or(cores.min(MAX_LOADERS), |n| n as usize),
-        prefetch_factor: asked.prefetch_factor as usize,
-        on_bad_sample: asked.on_bad_sample,
-        max_bad_fraction: asked.max_bad_fraction,
-        train_transforms: transformed.train,
-        val_transforms: transformed.val,
-        mixup: mixup::decide(&asked.mixup, outputs),
+        source: facts.source.clone(),
+        n_train: facts.n_train,
+        n_val: facts.n_val,
+        n_test: facts.n_test,
+        notes: facts.notes.iter().cloned().chain(transforms.notes).collect(),
+        classes: facts.classes.clone(),
+        target_columns: facts.target_columns.clone(),
+        token_bytes: facts.token_bytes.clone(),
+        split: SplitPlan::of(config),
+        sampler: config.sampler,
+        class_weights: config.class_weights.clone().unwrap_or_default(),
+        subset_of: facts.subset_of,
+        aug_repeats: config.aug_repeats as usize,
+        shuffle: config.shuffle,
+        drop_last: config.drop_last,
+        num_workers: config.num_workers.given().map_or(cores.min(MAX_LOADERS), |n| n as usize),
+        prefetch_factor: config.prefetch_factor as usize,
+        on_bad_sample: config.on_bad_sample,
+        max_bad_fraction: config.max_bad_fraction,
+        train_transforms: transforms.train,
+        val_transforms: transforms.val,
+        mixup: mixup(&config.mixup, outputs),
+    }
+}
+
+/// Mixup and `CutMix`: training images are mixed in pairs, and their labels with them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MixupPlan {
+    /// Parameter of the distribution of mixup's shares; 0 = no mixup.
+    pub mixup_alpha: f64,
+    /// Parameter of the distribution of `CutMix`'s shares; 0 = no `CutMix`.
+    pub cutmix_alpha: f64,
+    /// Probability that images are mixed.
+    pub prob: f64,
+    /// Probability of `CutMix` where both are on.
+    pub switch_prob: f64,
+    /// Samples that share one draw.
+    pub mode: MixupMode,
+    /// Epochs after which mixing stops.
+    #[serde(default)]
+    pub off_epoch: Option<u64>,
+    /// Classes of a target: outputs of the model.
+    pub classes: usize,
+}
+
+impl MixupPlan {
+    /// True if images of `epoch`, counted from 0, are mixed.
+    pub fn mixes(&self, epoch: u64) -> bool {
+        self.off_epoch.is_none_or(|off| epoch < off)
+    }
+}
+
+/// The plan of `[data.mixup]` for a model of so many outputs; `None` = nothing is mixed.
+fn mixup(config: &Mixup, outputs: usize) -> Option<MixupPlan> {
+    config.given().map(|_| MixupPlan {
+        mixup_alpha: config.mixup_alpha,
+        cutmix_alpha: config.cutmix_alpha,
+        prob: config.prob,
+        switch_prob: config.switch_prob,
+        mode: config.mode,
+        off_epoch: config.off_epoch,
+        classes: outputs,
+    })
+}
+
+/// Limit on the number of training samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Limit {
+    /// All samples.
+    #[default]
+    All,
+    /// A number of samples.
+    Samples(usize),
+    /// A fraction of the samples, from 0 to 1.
+    Fraction(f64),
+}
+
+impl Limit {
+    /// The limit of `data.limit` or `data.fraction`.
+    pub fn of(experiment: &Experiment) -> Self {
+        let samples = experiment.data.limit.map(|limit| Self::Samples(limit as usize));
+        samples.or(experiment.data.fraction.map(Self::Fraction)).unwrap_or_default()
+    }
+
+    /// Number of samples that are taken of `all`; `None` if all are.
+    pub fn samples(self, all: usize) -> Option<usize> {
+        let n = match self {
+            Self::All => return None,
+            Self::Samples(n) => n,
+            Self::Fraction(share) => (all as f64 * share).round() as usize,
+        };
+        Some(n.max(1)).filter(|&n| n < all)
+    }
+}
+
+impl DataFacts {
+    /// Reduces the counts of training samples to those that the experiment takes; classes keep their
+    /// shares.
+    pub fn limit(&mut self, limit: Limit) {
+        let all = self.n_train;
+        let Some(n) = limit.samples(all) else { return };
+        self.notes.push(format!("{n} of {all} training samples are taken"));
+        if self.multi_label {
+            // Samples are taken whatever their classes are.
+            let share = |count: &mut u64| *count = *count * n as u64 / all as u64;
+            self.class_counts.iter_mut().for_each(share);
+        } else if !self.class_counts.is_empty() {
+            self.class_counts = shares(&self.class_counts, n as u64);
+        }
+        (self.n_train, self.subset_of) = (n, Some(all));
+    }
+}
+
+/// `n` divided over classes in proportion to their `counts`: the largest remainders are rounded up,
+/// of equal ones those of lower labels.
+pub fn shares(counts: &[u64], n: u64) -> Vec<u64> {
+    let all = u128::from(counts.iter().sum::<u64>().max(1));
+    let exact = |&count: &u64| u128::from(count) * u128::from(n);
+    let mut shares: Vec<u64> = counts.iter().map(|count| (exact(count) / all) as u64).collect();
+    let mut order: Vec<usize> = (0..counts.len()).collect();
+    order.sort_by_key(|&class| std::cmp::Reverse(exact(&counts[class]) % all));
+    let rest = n.saturating_sub(shares.iter().sum()) as usize;
+    order.iter().take(rest).for_each(|&class| shares[class] += 1);
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_keep_their_shares() {
+        assert_eq!(shares(&[50, 30, 20], 10), [5, 3, 2]);
+        assert_eq!(shares(&[1, 1, 1], 2), [1, 1, 0]);
+        assert_eq!(shares(&[90, 6, 4], 10), [9, 1, 0]);
+        assert_eq!(shares(&[3, 0, 5], 8), [3, 0, 5]);
+        assert_eq!(shares(&[], 0), [0u64; 0]);
+        assert_eq!(shares(&[u64::MAX / 2, 1], 4), [4, 0]);
     }
 }

@@ -8,22 +8,22 @@ use crate::config::kind::BACKEND;
 use crate::config::schema::AUTO_BACKEND as AUTO;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::batch::counted;
-use crate::plan::ownership::largest_part;
+use crate::plan::sharding::largest_part;
 use crate::plan::shm_layout::MAX_RANKS;
 use crate::plan::{
     AllReduce, BackendCapabilities, BackendFacts, BackendPlan, CommHook, Facts, MpiFacts, OnOom,
     ZeroStage, admitted_worlds,
 };
+use crate::terminal::counted;
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
-/// Machines whose first ranks are connected, each with every other.
+/// Most machines without MPI: the first rank of each is connected with that of every other.
 const MAX_MACHINES: u32 = 64;
-/// Ranks where MPI keeps the connections.
+/// Most ranks with MPI.
 const MAX_RANKS_BY_MPI: u32 = 1024;
-/// What stands before the number of a GPU.
+/// Prefix of the name of a GPU.
 const GPU_PREFIX: &str = "cuda:";
-/// How a program without CUDA becomes one with it.
+/// A remedy for a program without CUDA.
 const REBUILD: &str = "rebuild it with `cargo build --release --features cuda`";
 
 /// Ranks and their communication.
@@ -34,48 +34,47 @@ pub struct DistributedPlan {
     /// Number of machines, with as many ranks each.
     #[serde(default = "one")]
     pub nodes: u32,
-    /// Smaller numbers of ranks that the run may go on with, largest first.
+    /// Smaller world sizes with which the run may continue, largest first.
     #[serde(default)]
     pub smaller: Vec<WorldSize>,
     /// Device of each rank: "cpu", or a GPU as CUDA numbers it, "cuda:0".
     pub devices: Vec<String>,
     /// Compute threads of each rank.
     pub threads_per_rank: usize,
-    /// How tensors are exchanged.
+    /// Backend that exchanges tensors.
     pub backend: BackendPlan,
-    /// What the rest of the program has to know of the backend.
+    /// Capabilities of the backend that the rest of the program depends on.
     #[serde(default, skip_serializing_if = "BackendCapabilities::are_none")]
     pub capabilities: BackendCapabilities,
     /// Bytes of the mapping that the ranks of each of several machines share, if a machine has
     /// several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_mapping: Option<Bytes>,
-    /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if
-    /// these differ, and then use NCCL.
+    /// True if ranks of a launcher, each of which knows only its own GPU, switch to NCCL when they
+    /// find that their GPUs differ.
     #[serde(default)]
     pub nccl_if_apart: bool,
     /// Bytes at which a bucket closes.
     pub bucket_cap: Bytes,
     /// Bytes at which the first bucket closes.
     pub first_bucket_cap: Bytes,
-    /// Reduce while backward runs.
+    /// True to reduce gradients while backward runs.
     pub overlap: bool,
-    /// In which numbers gradients are exchanged.
+    /// Numbers in which gradients are exchanged.
     #[serde(default)]
     pub comm_hook: CommHook,
-    /// Who adds up the gradients of all ranks.
+    /// Summation of the gradients of all ranks: by ddprun or by a library.
     #[serde(default)]
     pub all_reduce: AllReduce,
-    /// What each rank keeps only its part of; in a world of one the part is everything.
+    /// State that is sharded over ranks; in a world of one the shard is everything.
     #[serde(default)]
     pub zero_stage: ZeroStage,
-    /// Elements of the parameters, of those that are trained, whose state and gradients the rank
-    /// with the largest part keeps.
+    /// Elements of the trained parameters in the largest shard.
     #[serde(default)]
     pub largest_part: usize,
-    /// Tolerate unused parameters.
+    /// True to tolerate unused parameters.
     pub find_unused_parameters: bool,
-    /// Whether batch norms take their statistics over all shards of a pass.
+    /// True if batch norms take their statistics over all shards of a pass.
     #[serde(default)]
     pub sync_batchnorm: bool,
     /// Longest wait for another rank.
@@ -102,8 +101,9 @@ impl DistributedPlan {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
     }
 
-    /// Becomes a world of one on a machine with so many GPUs, whatever machine it was decided for:
-    /// on its own GPU, on the first one where there are fewer, on the CPU where there is none.
+    /// Turns the plan into a world of one on a machine with so many GPUs, whatever machine it was
+    /// decided for: on its own GPU, on the first one where there are fewer, on the CPU where there is
+    /// none.
     pub fn become_alone(&mut self, visible_gpus: usize) {
         let device = match self.gpu(Rank(0)) {
             Some(gpu) if gpu < visible_gpus => format!("{GPU_PREFIX}{gpu}"),
@@ -117,23 +117,22 @@ impl DistributedPlan {
         self.machine_mapping = None;
     }
 
-    /// Whether each rank keeps only its part of the optimizer's state.
+    /// True if each rank keeps only its shard of the optimizer's state.
     pub fn is_sharded(&self) -> bool {
         self.zero_stage != ZeroStage::None && self.world_size > WorldSize::ONE
     }
 
-    /// Whether ranks compute on GPUs.
+    /// True if ranks compute on GPUs.
     pub fn is_on_gpus(&self) -> bool {
         self.devices.iter().any(|device| device.starts_with(GPU_PREFIX))
     }
 
-    /// Whether an MPI launcher has started the ranks, which meet by its library.
+    /// True if an MPI launcher has started the ranks, and its library connects them.
     pub fn meets_by_mpi(&self) -> bool {
         self.capabilities.meets_by_mpi
     }
 
-    /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their
-    /// gradients.
+    /// True if several ranks of this machine compute on one GPU and NCCL sums their gradients.
     pub fn nccl_shares_a_gpu(&self) -> bool {
         // Every machine counts its own GPUs from 0.
         let devices = &self.devices[..self.local_world().count().min(self.devices.len())];
@@ -142,25 +141,25 @@ impl DistributedPlan {
     }
 }
 
-/// Ranks and where they compute.
-pub(crate) struct Ranks {
-    pub(crate) world: WorldSize,
-    /// Of each machine.
-    pub(crate) local_world: WorldSize,
+/// Ranks and their devices.
+pub(super) struct Ranks {
+    pub(super) world: WorldSize,
+    /// Ranks of each machine.
+    pub(super) local_world: WorldSize,
     nodes: u32,
-    /// By a foreign launcher, which may show each rank other GPUs.
+    /// True if a foreign launcher started the ranks; it may show each rank other GPUs.
     launched: bool,
-    /// Whether an MPI launcher did, whose library can be used.
+    /// True if that launcher is an MPI launcher whose library can be used.
     mpi: bool,
     /// The GPU of each rank of this machine; empty for the CPU.
     gpus: Vec<u32>,
-    /// What the experiment asks for, or else what is best for them; `None` = one rank alone.
+    /// The backend that the experiment names, or else the best one; `None` = one rank alone.
     backend: Option<BackendFacts>,
 }
 
 impl Ranks {
-    /// Whether they compute on GPUs.
-    pub(crate) fn on_gpus(&self) -> bool {
+    /// True if they compute on GPUs.
+    pub(super) fn on_gpus(&self) -> bool {
         !self.gpus.is_empty()
     }
 
@@ -169,31 +168,31 @@ impl Ranks {
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
     }
 
-    /// Whether their tensors go through MPI.
+    /// True if their tensors go through MPI.
     fn use_mpi(&self) -> bool {
         let meets = |backend: &BackendFacts| backend.capabilities.meets_by_mpi;
         self.world > WorldSize::ONE && self.backend.as_ref().is_some_and(meets)
     }
 
-    /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has
-    /// started them, and may show each another one.
+    /// True if only the ranks themselves can find out whether each has a GPU of its own, as the
+    /// launcher that started them may show each another one.
     fn must_find_out(&self) -> bool {
         let unknown = self.nodes > 1 && !self.gpus.is_empty();
         self.launched && self.world > WorldSize::ONE && (unknown || self.share_a_gpu().is_some())
     }
 }
 
-/// Ranks as a foreign launcher decided, as asked, or one for each GPU; one rank where there is
-/// none.
-pub(crate) fn ranks(
+/// The ranks that a foreign launcher started, or those of `distributed.devices`, or one for each GPU;
+/// one rank where there is none.
+pub(super) fn ranks(
     loaded: &Loaded,
     facts: &Facts,
     backends: &[BackendFacts],
 ) -> Result<Ranks, Problem> {
-    let asked = &loaded.experiment.distributed.devices;
+    let devices = &loaded.experiment.distributed.devices;
     let problem = |what: String| loaded.problem("distributed.devices", what);
     let visible = facts.gpus.as_ref().map_or(0, Vec::len) as u32;
-    let count = match (facts.launched_world, asked) {
+    let count = match (facts.launched_world, devices) {
         (Some(world), Devices::List(list)) if list.len() != world.count() => {
             return Err(problem(other_list(list.len(), world, facts.nodes))
                 .help("list as many GPUs as the launcher starts ranks, or omit it"));
@@ -208,7 +207,7 @@ pub(crate) fn ranks(
         let what = format!("gives {count} ranks, but a machine can have at most {MAX_RANKS}");
         return Err(problem(what).help("use fewer ranks, with more threads each"));
     }
-    let gpus = match asked {
+    let gpus = match devices {
         Devices::List(_) if facts.gpus.is_none() => {
             let what = "lists GPUs, but this ddprun was built without `cuda`";
             return Err(problem(what.to_owned()).help(REBUILD));
@@ -252,10 +251,10 @@ fn choose_backend<'a>(
     ranks: &Ranks,
     backends: &'a [BackendFacts],
 ) -> Result<Option<&'a BackendFacts>, Problem> {
-    let asked = &loaded.experiment.distributed.backend;
-    if asked != AUTO {
-        let named = backends.iter().find(|backend| backend.name == *asked);
-        let problem = || loaded.problem(BACKEND, format!("no backend is called `{asked}`"));
+    let name = &loaded.experiment.distributed.backend;
+    if name != AUTO {
+        let named = backends.iter().find(|backend| backend.name == *name);
+        let problem = || loaded.problem(BACKEND, format!("no backend is called `{name}`"));
         return named.map(Some).ok_or_else(problem);
     }
     let best = best(ranks, backends);
@@ -266,8 +265,9 @@ fn choose_backend<'a>(
     Ok(best)
 }
 
-/// On CPUs of several machines the library of the MPI launcher, on GPUs one that sums there if each
-/// rank has a GPU of its own, and else one that goes through the memory of CPUs.
+/// The best backend for the ranks: on CPUs of several machines the library of the MPI launcher; on
+/// GPUs, if each rank has one of its own, a backend that sums there; else one that goes through the
+/// memory of CPUs.
 fn best<'a>(ranks: &Ranks, backends: &'a [BackendFacts]) -> Option<&'a BackendFacts> {
     let by_mpi = ranks.mpi && ranks.nodes > 1 && !ranks.on_gpus();
     let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
@@ -281,17 +281,17 @@ fn best<'a>(ranks: &Ranks, backends: &'a [BackendFacts]) -> Option<&'a BackendFa
     mpi.or_else(gpus).or_else(|| find(&|has| !has.meets_by_mpi && !has.sums_on_gpus))
 }
 
-/// How a list of so many GPUs does not fit the ranks of a launcher.
+/// The reason why a list of so many GPUs does not fit the ranks of a launcher.
 fn other_list(gpus: usize, world: WorldSize, nodes: u32) -> String {
-    let listed = format!("lists {}", counted(gpus as u64, "GPU", "GPUs"));
+    let listed = format!("lists {}", counted(gpus as u64, "GPU"));
     if nodes > 1 {
         return format!("{listed}, but each rank of a launcher on several machines has one");
     }
-    let ranks = counted(world.get().into(), "rank", "ranks");
+    let ranks = counted(world.get().into(), "rank");
     format!("{listed}, but the launcher started {ranks}")
 }
 
-/// What cannot be had on several machines, or only there.
+/// A problem of settings that work on one machine only, or on several only.
 fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     let experiment = &loaded.experiment;
     let unreached = ranks.backend.as_ref().filter(|backend| !backend.reaches(ranks.nodes));
@@ -375,7 +375,7 @@ fn named<'a>(loaded: &Loaded, ranks: &'a Ranks) -> Option<&'a BackendFacts> {
     ranks.backend.as_ref().filter(|_| loaded.experiment.distributed.backend != AUTO)
 }
 
-/// Why a backend that sums on GPUs, if one was asked for, cannot be had.
+/// A problem if the experiment names a backend that sums on GPUs, and the ranks cannot use it.
 fn no_gpus(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     let named = named(loaded, ranks).filter(|backend| backend.capabilities.sums_on_gpus)?;
     let name = &named.name;
@@ -399,7 +399,7 @@ fn no_gpus(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     Some(problem(what).help(help))
 }
 
-/// Why a backend of an MPI launcher, if one was asked for, cannot be had.
+/// A problem if the experiment names a backend of an MPI launcher, and the ranks cannot use it.
 fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     let named = named(loaded, ranks).filter(|backend| backend.capabilities.meets_by_mpi)?;
     let name = &named.name;
@@ -426,12 +426,12 @@ fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     }
 }
 
-/// Why no library can add up the gradients, if that was asked for.
+/// A problem if a library is to add up gradients, and the backend has none.
 fn no_library_sums(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
-    let asked = &loaded.experiment.distributed;
+    let config = &loaded.experiment.distributed;
     let can_sum = ranks.backend.as_ref().is_some_and(|it| it.sums_by_library);
     let is_refused =
-        asked.all_reduce == AllReduce::Library && ranks.world > WorldSize::ONE && !can_sum;
+        config.all_reduce == AllReduce::Library && ranks.world > WorldSize::ONE && !can_sum;
     is_refused.then(|| {
         let what = "is \"library\", which is a sum by MPI, but tensors do not go through MPI";
         let help = "omit it; or start the ranks with `mpirun -n 4 ddprun ...` and set backend = \
@@ -440,10 +440,10 @@ fn no_library_sums(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     })
 }
 
-/// As many of `devices` as a run that may have fewer ranks starts with.
+/// The largest world size up to `devices` with which a run that may shrink can start.
 fn largest(loaded: &Loaded, devices: u32) -> u32 {
-    let asked = &loaded.experiment.distributed;
-    match (asked.shards.given(), asked.min_world_size.given()) {
+    let config = &loaded.experiment.distributed;
+    match (config.shards.given(), config.min_world_size.given()) {
         (Some(shards), Some(least)) => {
             let admitted = admitted_worlds(shards).into_iter().rev();
             let mut admitted = admitted.filter(|world| (least..=devices).contains(world));
@@ -453,8 +453,8 @@ fn largest(loaded: &Loaded, devices: u32) -> u32 {
     }
 }
 
-/// Smaller numbers of ranks that the run may go on with, largest first.
-pub(crate) fn smaller_worlds(
+/// Smaller world sizes with which the run may continue, largest first.
+pub(super) fn smaller_worlds(
     loaded: &Loaded,
     ranks: &Ranks,
     shards: Shards,
@@ -467,7 +467,7 @@ pub(crate) fn smaller_worlds(
     if least > world.get() {
         return Err(loaded.problem(
             KEY,
-            format!("is {least}, but the run has {}", counted(world.get().into(), "rank", "ranks")),
+            format!("is {least}, but the run has {}", counted(world.get().into(), "rank")),
         ));
     }
     // Of several machines whole ones are lost.
@@ -479,7 +479,7 @@ pub(crate) fn smaller_worlds(
     if smaller.is_empty() && least < world.get() {
         let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
         let admitted = admitted.join(", ");
-        let shards = counted(shards.get().into(), "shard", "shards");
+        let shards = counted(shards.get().into(), "shard");
         let what = format!(
             "with {shards} the world size may be {admitted}, none of which is from {least} to \
              below {world}"
@@ -489,15 +489,15 @@ pub(crate) fn smaller_worlds(
     Ok(smaller)
 }
 
-/// Everything else about ranks.
-pub(crate) fn decide(
+/// The plan of `[distributed]` for these ranks.
+pub(super) fn decide(
     experiment: &Experiment,
     ranks: &Ranks,
     smaller: Vec<WorldSize>,
     cores: usize,
     lengths: &[usize],
 ) -> DistributedPlan {
-    let asked = &experiment.distributed;
+    let config = &experiment.distributed;
     let world_size = ranks.world;
     let share = (cores / ranks.local_world.count()).max(1);
     // Of other machines, as if they were like this one: each keeps its own.
@@ -513,27 +513,28 @@ pub(crate) fn decide(
         world_size,
         nodes: ranks.nodes,
         machine_mapping: backend
-            .and_then(|backend| machine_mapping(backend, asked.all_reduce, ranks, lengths)),
+            .and_then(|backend| machine_mapping(backend, config.all_reduce, ranks, lengths)),
         smaller,
         devices,
-        threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
+        threads_per_rank: config.threads_per_rank.given().map_or(share, |n| n as usize),
         backend: backend.map_or_else(BackendPlan::alone, plan),
         capabilities: backend.map(|backend| backend.capabilities.clone()).unwrap_or_default(),
-        nccl_if_apart: asked.backend == AUTO && ranks.must_find_out(),
-        bucket_cap: Bytes(asked.bucket_cap.0),
-        first_bucket_cap: Bytes(asked.first_bucket_cap.0),
-        overlap: asked.overlap,
-        comm_hook: asked.comm_hook,
-        all_reduce: asked.all_reduce,
-        zero_stage: asked.zero_stage,
+        nccl_if_apart: config.backend == AUTO && ranks.must_find_out(),
+        bucket_cap: Bytes(config.bucket_cap.0),
+        first_bucket_cap: Bytes(config.first_bucket_cap.0),
+        overlap: config.overlap,
+        comm_hook: config.comm_hook,
+        all_reduce: config.all_reduce,
+        zero_stage: config.zero_stage,
         largest_part: largest_part(lengths, world_size),
-        find_unused_parameters: asked.find_unused_parameters,
-        sync_batchnorm: asked.sync_batchnorm,
-        timeout: asked.timeout.0,
+        find_unused_parameters: config.find_unused_parameters,
+        sync_batchnorm: config.sync_batchnorm,
+        timeout: config.timeout.0,
     }
 }
 
-/// What the ranks of each of several machines share: their gradients, unless a library sums these.
+/// Bytes that the ranks of each of several machines share: for their gradients, unless a library sums
+/// these.
 fn machine_mapping(
     backend: &BackendFacts,
     all_reduce: AllReduce,

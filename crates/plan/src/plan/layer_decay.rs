@@ -1,19 +1,19 @@
-//! Which layer a parameter is in, counted from the stem to the head, as timm's
-//! `param_groups_layer_decay` counts them: for learning rates that fall with the depth
+//! Layers of a model from the stem to the head, as timm's `param_groups_layer_decay` counts them: for
+//! learning rates that fall with the depth
 //! (`optimizer.layer_decay`), and for layers that are trained one after another
 //! (`optimizer.gradual_unfreezing`).
 
 use crate::plan::ModelFacts;
 
-/// The layers of a model with their factors.
+/// The layers of a model, and the parameters of each.
 pub(super) struct Layers {
-    /// Of each parameter, its layer.
+    /// Index of each parameter's layer.
     of: Vec<usize>,
     names: Vec<String>,
 }
 
 impl Layers {
-    /// Name of the layer of a parameter, and how many layers are above it.
+    /// Name of the layer of a parameter, and the number of layers above it.
     pub(super) fn of(&self, parameter: usize) -> (&str, u32) {
         let layer = self.of[parameter];
         let above = u32::try_from(self.names.len() - 1 - layer).unwrap_or(u32::MAX);
@@ -21,13 +21,13 @@ impl Layers {
     }
 }
 
-/// The factor of a layer's rate that has so many layers above it.
-pub(super) fn factor(decay: f64, above: u32) -> f64 {
+/// The learning-rate factor of a layer that has so many layers above it.
+pub(super) fn lr_factor(decay: f64, above: u32) -> f64 {
     decay.powi(i32::try_from(above).unwrap_or(i32::MAX))
 }
 
-/// The layers of `model`: what comes before the first numbered block is the stem, what comes
-/// between blocks and head belongs to the block before it. `None` if there are no numbered blocks.
+/// The layers of `model`. Parameters before the first numbered block are the stem, those between
+/// blocks and head belong to the block before them. `None` if there are no numbered blocks.
 pub(super) fn layers(model: &ModelFacts) -> Option<Layers> {
     let names: Vec<&str> = model.parameters.iter().map(|(name, _)| name.as_str()).collect();
     let last_block = names.iter().rposition(|name| block(name).is_some())?;
@@ -52,7 +52,7 @@ pub(super) fn layers(model: &ModelFacts) -> Option<Layers> {
     Some(Layers { of, names: found })
 }
 
-/// What stands before the blocks of a stage belongs to the first of them.
+/// The first block of a stage, if `block` is a stage: its parameters before the blocks belong there.
 fn first_of_stage(block: &str, names: &[&str]) -> String {
     let first = format!("{block}.blocks.0");
     let is_stage = names.iter().any(|name| name.starts_with(&first));
@@ -81,7 +81,7 @@ fn block(name: &str) -> Option<&str> {
     found.map(|end| &name[..end])
 }
 
-/// `0`, or `encoder_layer_0`
+/// True for `0` and `encoder_layer_0`.
 fn is_number(part: &str) -> bool {
     let digits = part.rsplit_once('_').map_or(part, |(_, digits)| digits);
     !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit())
@@ -120,7 +120,7 @@ mod tests {
             let layers = layers(&facts).unwrap();
             for (index, entry) in factors.iter().enumerate() {
                 let (layer, above) = layers.of(index);
-                let factor = factor(0.75, above);
+                let factor = lr_factor(0.75, above);
                 let expected = entry[2].as_f64().unwrap();
                 assert!((factor - expected).abs() < 1e-12, "{model} {entry}: {layer} {factor}");
             }

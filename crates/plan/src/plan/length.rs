@@ -1,17 +1,18 @@
-//! How many steps an epoch and the run have.
+//! Steps and epochs: their number in a run, and intervals that are counted in them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
+use crate::config::values::Every;
 use crate::plan::{BatchPlan, Sampler};
 use train_numbers::units::WorldSize;
 
 /// Last step of a run that only its wall-clock budget ends; no run reaches it.
 pub const NO_STEP_LIMIT: u64 = 1 << 40;
 
-/// How long the run is.
+/// Length of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LengthPlan {
     /// Steps of a whole epoch.
@@ -23,7 +24,7 @@ pub struct LengthPlan {
 }
 
 impl LengthPlan {
-    /// Whether epochs or steps end the run, and not only time.
+    /// True if epochs or steps end the run, and not only time.
     pub fn is_bounded(&self) -> bool {
         self.total_steps < NO_STEP_LIMIT
     }
@@ -34,14 +35,14 @@ impl LengthPlan {
     }
 }
 
-/// Steps in which the global batches of `n_train` samples are taken once.
-pub(crate) fn steps_per_epoch(n_train: usize, global: usize, drop_last: bool) -> usize {
+/// Steps that take each of `n_train` samples once, in global batches.
+fn steps_per_epoch(n_train: usize, global: usize, drop_last: bool) -> usize {
     if drop_last { n_train / global } else { n_train.div_ceil(global) }
 }
 
-/// The same with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list into
-/// batches.
-pub(crate) fn torch_steps_per_epoch(
+/// Steps per epoch with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list
+/// into batches.
+fn torch_steps_per_epoch(
     n_train: usize,
     world: WorldSize,
     batch: &BatchPlan,
@@ -59,7 +60,7 @@ pub(crate) fn torch_steps_per_epoch(
 }
 
 /// The first limit of epochs and steps ends the run; time is watched while it runs.
-pub(crate) fn decide(
+pub(super) fn decide(
     experiment: &Experiment,
     n_train: usize,
     world: WorldSize,
@@ -77,6 +78,41 @@ pub(crate) fn decide(
         steps_per_epoch,
         total_steps: limits.into_iter().flatten().min().unwrap_or(NO_STEP_LIMIT),
         time: experiment.train.time.map(|time| time.0),
+    }
+}
+
+/// An interval: every n steps, every n epochs, or never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cadence {
+    /// Never.
+    #[default]
+    Never,
+    /// After every n-th epoch (and at the end of the run).
+    Epochs(u64),
+    /// After every n-th step (and at the end of the run).
+    Steps(u64),
+}
+
+impl From<Every> for Cadence {
+    fn from(every: Every) -> Self {
+        match every {
+            Every::Never => Self::Never,
+            Every::Epochs(n) => Self::Epochs(n),
+            Every::Steps(n) => Self::Steps(n),
+        }
+    }
+}
+
+impl Cadence {
+    /// True if the interval ends after `step` (counted from 1), which is or is not the last of the
+    /// `epoch`-th epoch.
+    pub fn is_due(self, step: u64, epoch: u64, ends_epoch: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Epochs(n) => ends_epoch && epoch.is_multiple_of(n),
+            Self::Steps(n) => step.is_multiple_of(n),
+        }
     }
 }
 
@@ -107,5 +143,17 @@ mod tests {
         assert_eq!((steps(11, false), steps(11, true)), (1, 0));
         assert_eq!((steps(13, false), steps(13, true)), (2, 1));
         assert_eq!((steps(24, false), steps(24, true)), (2, 2));
+    }
+
+    #[test]
+    fn a_cadence_counts_steps_or_whole_epochs() {
+        let due = |cadence: Cadence| -> Vec<u64> {
+            // Epochs of 4 steps.
+            (1..=16).filter(|&step| cadence.is_due(step, step.div_ceil(4), step % 4 == 0)).collect()
+        };
+        assert!(due(Cadence::Never).is_empty());
+        assert_eq!(due(Cadence::Steps(5)), [5, 10, 15]);
+        assert_eq!(due(Cadence::Epochs(1)), [4, 8, 12, 16]);
+        assert_eq!(due(Cadence::Epochs(2)), [8, 16]);
     }
 }

@@ -1,28 +1,28 @@
-//! The loss, and whether the data has what it compares with.
+//! The loss, and whether the data has the targets that it needs.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts, Unfit};
+use crate::plan::{DataFacts, Unfit};
 
 /// The loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossPlan {
-    /// Which, with all its options.
+    /// The loss with all its options.
     pub kind: Choice,
-    /// What it compares outputs with.
+    /// Targets that outputs are compared with.
     pub targets: Targets,
-    /// Whether a pass looks at labels or weights in the CPU's memory.
+    /// True if a pass reads labels or weights in the CPU's memory.
     #[serde(default)]
     pub weighs_labels: bool,
 }
 
-/// What a loss compares outputs with.
+/// Targets that a loss compares outputs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Targets {
-    /// Labels: u32, or i64, of which some may not count. Answers can then be right or wrong.
+    /// Labels: u32, or i64, of which some may not count. Predictions can then be right or wrong.
     Classes,
     /// For each class a 1 if a sample has it and a 0 if not, f32: (n, classes).
     MultiLabel,
@@ -32,24 +32,23 @@ pub enum Targets {
     Series,
 }
 
-/// What a loss says of itself.
+/// Properties that a loss declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossFacts {
-    /// What it compares outputs with.
+    /// Targets that outputs are compared with.
     pub targets: Targets,
-    /// Whether a pass looks at labels or weights in the CPU's memory, so that it cannot be
-    /// recorded.
+    /// True if a pass reads labels or weights in the CPU's memory, so that it cannot be recorded.
     pub weighs_labels: bool,
-    /// Whether its operations have kernels for GPUs.
+    /// True if its operations have kernels for GPUs.
     pub runs_on_gpus: bool,
-    /// Whether it takes a probability of each class instead of a label.
+    /// True if it takes a probability of each class instead of a label.
     pub takes_probabilities: bool,
-    /// Whether no outputs have a loss below zero.
+    /// True if the loss is never negative.
     pub is_never_negative: bool,
 }
 
 impl LossPlan {
-    /// Whether answers can be right or wrong.
+    /// True if predictions are classes, which can be right or wrong.
     pub fn has_classes(&self) -> bool {
         self.targets == Targets::Classes
     }
@@ -57,20 +56,22 @@ impl LossPlan {
 
 /// The loss that the experiment chooses.
 pub fn chosen(loaded: &Loaded) -> Choice {
-    let asked = &loaded.experiment.loss;
-    Choice { name: asked.name.clone(), options: asked.options.clone() }
+    let config = &loaded.experiment.loss;
+    Choice { name: config.name.clone(), options: config.options.clone() }
 }
 
-/// Labels need data with classes; numbers need data without. Weights of classes become numbers.
-pub(crate) fn decide(
+/// The plan of `[loss]`. Labels need data with classes; numbers need data without. `facts` returns
+/// what a loss declares, `resolve` the loss with class weights as numbers.
+pub(super) fn decide(
     loaded: &Loaded,
     data: &DataFacts,
     on_gpus: bool,
-    kinds: &dyn KindFacts,
+    facts: impl FnOnce(&Choice) -> Result<LossFacts, String>,
+    resolve: impl FnOnce(&Choice) -> Result<Choice, Unfit>,
 ) -> Result<LossPlan, Problem> {
     let kind = chosen(loaded);
-    let facts = kinds.loss(&kind).map_err(|what| loaded.problem("loss.name", what))?;
-    if let Some(problem) = misfit(loaded, data, facts.targets) {
+    let facts = facts(&kind).map_err(|what| loaded.problem("loss.name", what))?;
+    if let Some(problem) = check_targets(loaded, data, facts.targets) {
         return Err(problem);
     }
     if let Some(key) = loaded.experiment.data.mixup.given()
@@ -85,21 +86,15 @@ pub(crate) fn decide(
         let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another loss";
         return Err(loaded.problem("loss.name", what).help(help));
     }
-    let kind = kinds.decided_loss(&kind, data).map_err(|unfit| refused(loaded, unfit))?;
+    let kind = resolve(&kind).map_err(|unfit| {
+        let key = format!("loss.{}", unfit.key);
+        unfit.problem(|what| loaded.problem(&key, what))
+    })?;
     Ok(LossPlan { kind, targets: facts.targets, weighs_labels: facts.weighs_labels })
 }
 
-/// An option that does not fit the data.
-fn refused(loaded: &Loaded, unfit: Unfit) -> Problem {
-    let problem = loaded.problem(&format!("loss.{}", unfit.key), unfit.what);
-    match unfit.help {
-        Some(help) => problem.help(help),
-        None => problem,
-    }
-}
-
-/// Why the data has nothing that could be compared with.
-fn misfit(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem> {
+/// A problem if the data has no such targets.
+fn check_targets(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem> {
     let has_classes = !data.classes.is_empty();
     match (targets, has_classes) {
         (Targets::Classes, true) if data.multi_label => Some(

@@ -1,4 +1,4 @@
-//! Bytes that each rank needs.
+//! Memory that each rank needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,10 @@ use train_numbers::units::{Bytes, WorldSize};
 /// them in again, which is a fifth of its time.
 pub const KEPT_SHARE: usize = 4;
 
-/// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
+/// Memory of a process without a model: program, libraries, stacks, the plan.
 const BASE: Bytes = Bytes(22 << 20);
 
-/// Largest resident memory of one rank, by what it is for.
+/// Largest resident memory of one rank, by purpose.
 ///
 /// Left out are the raw bytes of files that are read whole (images while they are decoded) and the
 /// text of logs.
@@ -44,7 +44,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What a rank of `plan` needs, if a pass needs `activations`.
+    /// The memory of a rank of `plan`, if a pass needs `activations`.
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
         let trained = Bytes::of_f32(plan.model.n_parameters - plan.optimizer.n_frozen());
@@ -76,7 +76,7 @@ impl Memory {
         memory
     }
 
-    /// Everything together.
+    /// The sum of all parts.
     pub fn total(&self) -> Bytes {
         let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
         let held = self.activations.unwrap_or_default();
@@ -92,7 +92,7 @@ fn passes_at_once(plan: &Plan) -> u64 {
     if plan.distributed.sync_batchnorm { u64::from(shards.max(1)) } else { 1 }
 }
 
-/// What a rank keeps of `all`, of which there is something for each of the `trained` parameters.
+/// The largest shard of `all`, which is memory of the `trained` parameters.
 fn part(plan: &Plan, trained: Bytes, all: Bytes) -> Bytes {
     if !plan.distributed.is_sharded() || trained.0 == 0 {
         return all;
@@ -101,9 +101,9 @@ fn part(plan: &Plan, trained: Bytes, all: Bytes) -> Bytes {
     Bytes((u128::from(all.0) * u128::from(largest) / u128::from(trained.0)) as u64)
 }
 
-/// What a rank holds of its own gradients. Reduced ones of others are freed bucket by bucket while
-/// backward runs, unless passes or shards add up first: then there are all of them when the last
-/// pass begins.
+/// Memory of a rank's own gradients. With ZeRO-2, reduced gradients of other ranks' parameters are
+/// freed bucket by bucket while backward runs, unless passes or shards are accumulated first: then all
+/// of them exist when the last pass begins.
 fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
     let distributed = &plan.distributed;
     let frees = distributed.zero_stage == ZeroStage::Gradients && distributed.is_sharded();
@@ -128,8 +128,8 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     Bytes(kept.0 + own.0 * (levels + apart) + exchanged(&plan.distributed, own).0)
 }
 
-/// What a rank holds of others beside its `own` gradients: pages of the memory that ranks share, and
-/// copies of what it sends and receives.
+/// Memory for the exchange of gradients beside a rank's `own`: pages of the memory that ranks share, and
+/// copies of buckets that it sends and receives.
 fn exchanged(distributed: &DistributedPlan, own: Bytes) -> Bytes {
     let bucket = own.0.min(distributed.bucket_cap.0);
     let copies = distributed.capabilities.bucket_copies * bucket;
@@ -157,7 +157,7 @@ fn staging(world: WorldSize) -> u64 {
     u64::from(world.get()) * STAGING_BYTES
 }
 
-/// Whether a mapping of these ranks holds more than staging areas.
+/// True if a mapping of these ranks holds more than staging areas.
 fn has_gradients(mapping: Bytes, world: WorldSize) -> bool {
     mapping > Mapping::new(world, []).total()
 }

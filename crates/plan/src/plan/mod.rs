@@ -1,6 +1,6 @@
 //! `Experiment + Facts -> Plan`: every number decided. Pure: no I/O, no clock, no environment.
 //!
-//! What a `Plan` holds is what all ranks do; nothing below this module asks the experiment again.
+//! A `Plan` is equal on all ranks, and nothing below this module reads the experiment again.
 //! An `Option` here means "may truly be absent at run time", never "not configured".
 //! ```
 //! use ddprun_plan::plan::{ScalingRule, admitted_worlds, scale_lr};
@@ -12,50 +12,44 @@
 //! assert_eq!(admitted_worlds(8), [1, 2, 4, 8]);
 //! ```
 
+mod images;
+mod facts;
 mod arithmetic;
 mod averaging;
 mod batch;
+mod batch_statistics;
 mod build;
-mod cadence;
-mod cameras;
 pub mod cuda_graph;
 mod data;
-mod ownership;
+mod sharding;
 mod backend;
 mod distributed;
-mod facts;
 mod graph;
 mod param_groups;
-mod checkpointing;
-mod clip;
-mod early_stopping;
-mod expectations;
 mod layer_decay;
 mod length;
-mod logging;
 mod loss;
-mod lr_scaling;
 pub mod shm_layout;
 mod memory_estimate;
 mod pass_estimate;
 mod metrics;
-mod mixup;
 mod model;
+mod monitor;
 mod optimizer;
 mod precision;
-mod rank;
-mod scaler;
 mod schedule;
 mod show;
-mod source;
-mod batch_statistics;
 mod split;
 mod test_time;
 mod transforms;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::terminal::shell_word;
+use train_numbers::units::{BatchSize, Rank};
 
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
@@ -63,43 +57,37 @@ pub use crate::config::schema::{
     OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule,
 };
 pub use crate::config::values::{Patience, ZeroStage};
-pub use arithmetic::shown;
+pub use crate::terminal::shown;
 pub use averaging::{Average, EmaPlan, LookaheadPlan, SwaPlan, SwaRate};
 pub use backend::{BackendCapabilities, BackendFacts, BackendPlan, SharedMemory};
 pub use batch::{BatchPlan, admitted_worlds};
-pub use cadence::Cadence;
-pub use cameras::{Cameras, PixelStats};
-pub use checkpointing::CheckpointPlan;
-pub use clip::ClipPlan;
-pub use data::{DataPlan, Limit, shares};
+pub use build::KindFacts;
+pub use data::{DataPlan, Limit, MixupPlan, shares};
 pub use distributed::DistributedPlan;
-pub use early_stopping::EarlyStoppingPlan;
-pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, MpiFacts, TargetColumn};
+pub use facts::{DataFacts, Facts, GpuFacts, MpiFacts, SourcePlan, TargetColumn, Unfit};
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
-pub use length::{LengthPlan, NO_STEP_LIMIT};
-pub use logging::LoggingPlan;
+pub use images::{Cameras, Images, PixelDtype, PixelStats, Sides, TrainedOn};
+pub use length::{Cadence, LengthPlan, NO_STEP_LIMIT};
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
-pub use lr_scaling::scale_lr;
 pub use memory_estimate::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
-pub use mixup::MixupPlan;
-pub use model::ModelPlan;
-pub use optimizer::{Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor};
-pub use ownership::owners;
+pub use model::{ModelFacts, ModelPlan};
+pub use monitor::{CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
+pub use optimizer::{
+    ClipPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor, scale_lr,
+};
 pub use param_groups::ParameterGroup;
 pub use pass_estimate::{PassEstimate, estimate as estimate_pass};
-pub use rank::{RankPlan, RunFolders};
-pub use scaler::ScalerPlan;
-pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
+pub use precision::ScalerPlan;
+pub use schedule::{SchedulePlan, SchedulerFacts, Span};
+pub use sharding::owners;
 pub use shm_layout::Mapping;
 pub use show::{Costs, json, page};
-pub use source::SourcePlan;
 pub use split::{Part, SplitPlan};
 pub use test_time::TestTimeAugmentation;
-use train_numbers::units::BatchSize;
 pub use train_numbers::{Bf16Instructions, Precision, RopeScaling};
-pub use transforms::{Images, PixelDtype, Sides, TrainedOn, TransformFacts};
+pub use transforms::TransformFacts;
 
 /// Everything that will happen, decided. Equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,88 +104,130 @@ pub struct Plan {
     pub loss: LossPlan,
     /// Batch arithmetic.
     pub batch: BatchPlan,
-    /// How long.
+    /// Length in steps, and the limit of time.
     pub length: LengthPlan,
     /// Numbers of matrix products and convolutions.
     pub precision: Precision,
-    /// What multiplies bf16 numbers on the CPU, if that is the precision; absent = f32 numbers are
-    /// rounded.
+    /// Instructions that multiply bf16 numbers on the CPU, if that is the precision; absent = f32
+    /// numbers are rounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bf16_instructions: Option<Bf16Instructions>,
-    /// How convolutions are computed.
+    /// Algorithms of convolutions.
     pub convolutions: Convolutions,
-    /// Whether blocks keep their input only and are run again in backward.
+    /// True if blocks keep only their input and are recomputed in backward.
     #[serde(default)]
     pub activation_checkpointing: bool,
-    /// Whether passes on a GPU become one launch; absent = where they can.
+    /// True if passes on a GPU are recorded as one CUDA graph; absent = where possible.
     #[serde(default)]
     pub cuda_graph: Option<bool>,
     /// Gradient scaler (fp16 only).
     pub scaler: Option<ScalerPlan>,
-    /// Clipping of gradients.
+    /// Clipping of gradients, and noise on them.
     pub clip: ClipPlan,
-    /// What to do about a loss that is not finite.
+    /// Reaction to a loss that is not finite.
     pub on_non_finite: OnNonFinite,
     /// Update rule with its base learning rate.
     pub optimizer: OptimizerPlan,
-    /// Average of the parameters, to be evaluated in their place.
+    /// Exponential moving average of the parameters, evaluated in their place.
     #[serde(default)]
     pub ema: Option<EmaPlan>,
-    /// Plain average of the parameters, to take their place when training is over.
+    /// Plain average of the parameters, which takes their place when training is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swa: Option<SwaPlan>,
-    /// Slow weights that the weights come back to.
+    /// Slow weights to which the weights return at intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookahead: Option<LookaheadPlan>,
     /// Learning rate over time.
     pub schedule: SchedulePlan,
     /// Ranks and their communication.
     pub distributed: DistributedPlan,
-    /// When to evaluate, in steps.
+    /// Interval of evaluations.
     pub validate_every: Cadence,
     /// Samples per evaluation pass.
     pub val_batch_size: BatchSize,
     /// Metrics that are measured beside the usual ones.
     #[serde(default)]
     pub metrics: Vec<String>,
-    /// Every how many evaluations a diffusion model is asked for samples.
+    /// Evaluations per draw of samples from a diffusion model.
     #[serde(default = "each")]
     pub sample_every: u64,
-    /// What an evaluation averages answers over; absent = one answer each. A run has none: `ddprun
-    /// eval` is asked for it.
+    /// Views of a sample over which an evaluation averages predictions; absent = one prediction. Only
+    /// `ddprun eval` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_time_augmentation: Option<TestTimeAugmentation>,
-    /// Samples that an evaluation looks at, the first ones; absent = all. Set by `ddprun try`.
+    /// Number of samples that an evaluation reads, the first ones; absent = all. Only `ddprun try`
+    /// sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluated_samples: Option<usize>,
-    /// When and where to save.
+    /// Checkpoints: when and where.
     pub checkpoint: CheckpointPlan,
-    /// When to give up early.
+    /// Early stopping.
     pub early_stopping: Option<EarlyStoppingPlan>,
     /// Restarts after a failure.
     pub max_restarts: u32,
-    /// How long a rank may stand still.
+    /// Longest time that a rank may make no progress.
     #[serde(default)]
     pub stall_timeout: Patience,
-    /// When to compare the weights of the ranks.
+    /// Interval at which ranks compare their weights.
     #[serde(default)]
     pub compare_weights: Cadence,
-    /// What to do when a rank runs out of memory.
+    /// Reaction to a rank that runs out of memory.
     #[serde(default)]
     pub on_oom: OnOom,
     /// Largest mean loss of a step that is no sign of divergence.
     #[serde(default)]
     pub divergence_threshold: Option<f64>,
-    /// What to write about the run.
+    /// The log.
     pub logging: LoggingPlan,
-    /// Figures that the run must reach.
+    /// Values of metrics that the run must reach.
     pub expect: BTreeMap<String, Expectation>,
+}
+
+/// The default of plans that were written before the key existed.
+fn each() -> u64 {
+    1
+}
+
+/// The plan of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankPlan {
+    /// The plan, equal on all ranks.
+    pub plan: Plan,
+    /// This rank.
+    pub rank: Rank,
+    /// Folders of this run.
+    pub run: RunFolders,
+    /// True to continue from the newest checkpoint of the run.
+    pub resume: bool,
+    /// Number of earlier restarts of the group.
+    pub restarts: u32,
+    /// Causes of these restarts, oldest first; empty where another launcher restarted the group.
+    pub causes: Vec<String>,
+}
+
+/// Folders of one run, made by the launcher alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunFolders {
+    /// `<time>-<id>`
+    pub id: String,
+    /// `logs/<name>/<id>`
+    pub logs: PathBuf,
+    /// `checkpoints/<name>/<id>`
+    pub checkpoints: PathBuf,
+}
+
+impl RunFolders {
+    /// The folder in which commands look for a run by its id.
+    pub const LOGS: &str = "logs";
+
+    /// The word that names the run with these logs in a command: its id or, where that would not be
+    /// found, its folder.
+    pub fn word(logs: &Path) -> String {
+        let is_found = logs.ancestors().nth(2).is_some_and(|all| all == Path::new(Self::LOGS));
+        let word = logs.file_name().filter(|_| is_found).unwrap_or(logs.as_os_str());
+        shell_word(&word.to_string_lossy())
+    }
 }
 
 #[cfg(test)]
 mod tests;
-
-/// For plans of before there was the key.
-fn each() -> u64 {
-    1
-}

@@ -1,19 +1,19 @@
-//! The model with all its numbers.
+//! The model with all its numbers, and what is measured of it.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Entry};
 use crate::config::values::Strict;
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
-use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, Modality, ModelFacts, graph};
+use crate::plan::{Cameras, DataFacts, Flow, LayerMisfit, LayerPlan, Modality, graph};
 use crate::terminal::counted;
 
-/// What is trained.
+/// The model to train.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelPlan {
-    /// Which model, with all its options.
+    /// The model with all its options.
     pub kind: Choice,
     /// Width of the output: classes, regression targets, or series of a forecast.
     pub outputs: usize,
@@ -24,8 +24,7 @@ pub struct ModelPlan {
     /// (tokens) of a text.
     #[serde(default)]
     pub target: Vec<usize>,
-    /// At the end of a sample, the widths of what is 1 at one place and 0 elsewhere: columns of
-    /// categories.
+    /// Widths of the one-hot categories at the end of a sample.
     #[serde(default)]
     pub one_hot: Vec<usize>,
     /// Images at the end of each observation of a sample.
@@ -36,10 +35,10 @@ pub struct ModelPlan {
     pub layers: Vec<LayerPlan>,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
-    /// What they are, where `pretrained` is a checkpoint of ddprun's own.
+    /// Details of `pretrained`, if it is a checkpoint of ddprun's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrained_checkpoint: Option<PretrainedCheckpoint>,
-    /// Whether the head of `pretrained` may differ.
+    /// True if the head of `pretrained` may differ.
     pub except_head: bool,
     /// Trainable parameters.
     pub n_parameters: usize,
@@ -47,37 +46,74 @@ pub struct ModelPlan {
     pub n_tensors: usize,
     /// Elements of buffers (running statistics).
     pub n_buffer_elements: usize,
-    /// Values per channel in one sample where a layer takes statistics over a batch, the fewest;
-    /// `None` if none does.
+    /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
+    /// fewest; `None` if there is no such layer.
     #[serde(default)]
     pub least_rows: Option<usize>,
-    /// Whether a pass draws or decides something on the CPU.
+    /// True if a pass draws random numbers, branches or computes on the CPU.
     #[serde(default)]
     pub draws_on_cpu: bool,
-    /// Whether a layer drops something.
+    /// True if it has dropout.
     #[serde(default)]
     pub drops: bool,
 }
 
-/// The model as asked, for samples of shape `input`; its counts are still zero.
-pub(crate) fn decide(
+/// Properties of a model that was built without taking memory for its weights.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelFacts {
+    /// Trainable parameters in registration order: name and shape.
+    pub parameters: Vec<(String, Vec<usize>)>,
+    /// Buffers in registration order: name and shape.
+    pub buffers: Vec<(String, Vec<usize>)>,
+    /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
+    /// fewest; `None` if there is no such layer.
+    pub least_rows: Option<usize>,
+    /// True if it has blocks whose activations can be recomputed from their inputs.
+    pub has_blocks: bool,
+    /// True if a pass draws random numbers, branches or computes on the CPU.
+    pub draws_on_cpu: bool,
+    /// True if it has dropout.
+    pub drops: bool,
+    /// Names of the parameters that are embedding tables.
+    #[serde(default)]
+    pub embeddings: Vec<String>,
+    /// Prefixes of the names of the head's parameters.
+    #[serde(default)]
+    pub head: Vec<String>,
+}
+
+impl ModelFacts {
+    /// Elements of each trainable parameter, in registration order.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parameters.iter().map(|(_, shape)| shape.iter().product())
+    }
+
+    /// Elements of all buffers.
+    pub fn buffer_elements(&self) -> usize {
+        self.buffers.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+}
+
+/// The plan of `[model]`, for samples of shape `input`; its counts are still zero. `infer` returns
+/// the layers of a graph with their shapes.
+pub(super) fn decide(
     loaded: &Loaded,
     data: &DataFacts,
     input: &[usize],
-    kinds: &dyn KindFacts,
+    infer: impl FnOnce(&[Entry], Flow, usize) -> Result<Vec<LayerPlan>, LayerMisfit>,
 ) -> Result<ModelPlan, Problem> {
-    let asked = &loaded.experiment.model;
+    let config = &loaded.experiment.model;
     let outputs = outputs(loaded, data)?;
     Ok(ModelPlan {
-        kind: Choice { name: asked.name.clone(), options: asked.options.clone() },
+        kind: Choice { name: config.name.clone(), options: config.options.clone() },
         outputs,
         input: input.to_vec(),
         target: data.target.clone(),
         one_hot: data.one_hot.clone(),
-        layers: graph::decide(loaded, input, data, outputs, kinds)?,
-        pretrained: asked.pretrained.clone(),
+        layers: graph::decide(loaded, input, data, outputs, infer)?,
+        pretrained: config.pretrained.clone(),
         pretrained_checkpoint: loaded.pretrained.clone(),
-        except_head: asked.strict == Strict::ExceptHead,
+        except_head: config.strict == Strict::ExceptHead,
         ..ModelPlan::default()
     })
 }
@@ -124,19 +160,8 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     Err(loaded.problem("model.num_classes", what).help(help))
 }
 
-/// The model with the counts of what is built from it, and these.
-pub(crate) fn count(
-    loaded: &Loaded,
-    model: ModelPlan,
-    kinds: &dyn KindFacts,
-) -> Result<(ModelPlan, ModelFacts), Problem> {
-    let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what))?;
-    check_blocks(loaded, &found)?;
-    Ok((model.counted(&found), found))
-}
-
-/// `train.activation_checkpointing` of a model without blocks.
-fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
+/// Refuses `train.activation_checkpointing` of a model without blocks.
+pub(super) fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
     let experiment = &loaded.experiment;
     if facts.has_blocks || !experiment.train.activation_checkpointing {
         return Ok(());
@@ -149,14 +174,14 @@ fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
 impl ModelPlan {
     /// "step 300 of `checkpoints/x/20261123-020701-3fa2/step-00000300`, averaged weights"
     pub fn weights_line(&self) -> Option<String> {
-        let found = self.pretrained_checkpoint.as_ref()?;
-        let step = found.step;
+        let checkpoint = self.pretrained_checkpoint.as_ref()?;
+        let step = checkpoint.step;
         let folder = self.pretrained.as_ref()?.display();
-        let averaged = if found.averaged { ", averaged weights" } else { "" };
+        let averaged = if checkpoint.averaged { ", averaged weights" } else { "" };
         Some(format!("step {step} of `{folder}`{averaged}"))
     }
 
-    /// The model `kind` for samples of shape `input` and `outputs` of them; its counts are zero.
+    /// The model `kind` for samples of shape `input`, with `outputs` outputs; its counts are zero.
     pub fn new(kind: Choice, input: &[usize], outputs: usize) -> Self {
         Self { kind, input: input.to_vec(), outputs, ..Self::default() }
     }
@@ -166,7 +191,7 @@ impl ModelPlan {
         &self.kind.name
     }
 
-    /// The same model with the counts of what was built from it.
+    /// The model with the counts of `facts`.
     #[must_use]
     pub fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();

@@ -1,37 +1,38 @@
-//! Update rule and learning rate, with PyTorch's numbers where none were given.
+//! Gradient clipping, update rule and learning rate, with PyTorch's numbers where none were given.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::config::{Loaded, Problem};
-use crate::plan::{BatchPlan, KindFacts, ModelFacts, ParameterGroup, ScalingRule, scale_lr};
+use crate::config::{Experiment, Loaded, Problem};
+use crate::plan::{BatchPlan, ModelFacts, ParameterGroup, ScalingRule};
+use crate::terminal::shown;
 use train_numbers::units::GlobalBatchSize;
 
 /// Update rule with all its numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerPlan {
-    /// Which rule, with all its options.
+    /// The optimizer with all its options.
     pub rule: Choice,
-    /// Names of its state tensors of a parameter, each of the parameter's shape.
+    /// Names of the state tensors of a parameter, each of the parameter's shape.
     pub state: Vec<String>,
-    /// What it does otherwise with matrices, if it does.
+    /// Special treatment of matrices, if the rule has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrices: Option<Matrices>,
-    /// What a schedule of momentum moves, if the rule has it.
+    /// The option that a momentum schedule changes, if the rule has one.
     pub momentum: Option<String>,
     /// Learning rate after scaling by the global batch size; schedules multiply it.
     pub lr: f64,
     /// Learning rate as written.
     pub base_lr: f64,
-    /// How it was scaled.
+    /// Rule by which the learning rate was scaled.
     pub scaling: ScalingRule,
     /// Global batch size that `base_lr` was tuned for.
     pub base_batch_size: GlobalBatchSize,
     /// L2 penalty or decoupled decay.
     pub weight_decay: f64,
-    /// Whether one-dimensional parameters are left without decay.
+    /// True if one-dimensional parameters have no weight decay.
     pub no_decay_on_1d: bool,
-    /// Whether the parameters are on GPUs and the update is on the CPU.
+    /// True if the parameters are on GPUs and the update is on the CPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_cpu: bool,
     /// Groups of parameters; empty = all are treated alike.
@@ -46,9 +47,9 @@ pub struct OptimizerPlan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, Extent)", into = "(String, Extent)")]
 pub struct StateTensor {
-    /// As in PyTorch's state dict: `exp_avg`.
+    /// Name in PyTorch's state dict: `exp_avg`.
     pub name: String,
-    /// Which values of the parameter it has.
+    /// Size relative to the parameter.
     pub extent: Extent,
 }
 
@@ -58,12 +59,12 @@ impl StateTensor {
         Self { name: name.into(), extent: Extent::Whole }
     }
 
-    /// Its shape for a parameter of this shape.
+    /// Shape for a parameter of this shape.
     pub fn shape(&self, parameter: &[usize]) -> Vec<usize> {
         self.extent.of(parameter)
     }
 
-    /// Its elements for a parameter of this shape.
+    /// Number of elements for a parameter of this shape.
     pub fn elem_count(&self, parameter: &[usize]) -> usize {
         self.shape(parameter).iter().product()
     }
@@ -81,20 +82,20 @@ impl From<StateTensor> for (String, Extent) {
     }
 }
 
-/// How much of a state tensor there is of a parameter.
+/// Size of a state tensor relative to its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// One value of each element.
+    /// One value per element.
     Whole,
-    /// One of each row.
+    /// One value per row.
     Rows,
-    /// One of each column.
+    /// One value per column.
     Columns,
 }
 
 impl Extent {
-    /// Its shape for a tensor of this shape, whose last two dimensions are rows and columns.
+    /// Shape of the state for a tensor of this shape, whose last two dimensions are rows and columns.
     pub fn of(self, shape: &[usize]) -> Vec<usize> {
         let mut of = shape.to_vec();
         match (self, of.as_mut_slice()) {
@@ -106,21 +107,21 @@ impl Extent {
     }
 }
 
-/// What an update rule does otherwise with matrices than with all else.
+/// Special treatment of matrices by an update rule, as Muon's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Matrices {
-    /// Whether only those of hidden layers count, with two dimensions, neither embeddings nor the
-    /// head; else every tensor of two dimensions or more does.
+    /// True if only 2D weights of hidden layers count, neither embeddings nor the head; else every
+    /// tensor of two dimensions or more counts.
     pub only_hidden: bool,
-    /// The state tensors of each of them.
+    /// State tensors of each matrix.
     pub state: Vec<StateTensor>,
-    /// Multiplies the learning rate of all else.
+    /// Factor on the learning rate of all other parameters.
     pub others_lr_factor: f64,
 }
 
 impl Matrices {
-    /// Whether this parameter is one of them.
-    pub(crate) fn holds(&self, name: &str, shape: &[usize], model: &ModelFacts) -> bool {
+    /// True if this parameter counts as a matrix.
+    pub(super) fn holds(&self, name: &str, shape: &[usize], model: &ModelFacts) -> bool {
         let is_hidden = || {
             shape.len() == 2
                 && !model.embeddings.iter().any(|embedding| embedding == name)
@@ -130,19 +131,19 @@ impl Matrices {
     }
 }
 
-/// What an update rule says of itself.
+/// Properties that an optimizer declares.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerFacts {
-    /// Names of its state tensors of a parameter, each of the parameter's shape.
+    /// Names of the state tensors of a parameter, each of the parameter's shape.
     pub state: Vec<String>,
-    /// What it does otherwise with matrices, if it does.
+    /// Special treatment of matrices, if the rule has one.
     #[serde(default)]
     pub matrices: Option<Matrices>,
-    /// Coefficient of its weight decay.
+    /// Coefficient of the weight decay.
     pub weight_decay: f64,
-    /// The option that a schedule of momentum moves.
+    /// The option that a momentum schedule changes.
     pub momentum: Option<String>,
-    /// Whether it has a kernel for GPUs.
+    /// True if it has a kernel for GPUs.
     pub has_gpu_kernel: bool,
 }
 
@@ -167,28 +168,28 @@ impl OptimizerPlan {
         }
     }
 
-    /// The group of the parameter with this place in registration order, if there are groups.
+    /// The group of the parameter at this index in registration order, if there are groups.
     pub fn group(&self, parameter: usize) -> Option<&ParameterGroup> {
         self.groups.get(*self.group_of.get(parameter)?)
     }
 
-    /// Whether a parameter takes part in the step after `done` finished ones.
+    /// True if a parameter is updated in the step after `done` finished ones.
     pub fn is_trained(&self, parameter: usize, done: u64) -> bool {
         self.group(parameter).is_none_or(|group| group.is_trained(done))
     }
 
-    /// Whether a parameter takes part in any step.
+    /// True if a parameter is updated in any step.
     pub fn is_ever_trained(&self, parameter: usize) -> bool {
         self.group(parameter).is_none_or(ParameterGroup::is_ever_trained)
     }
 
-    /// Elements of each parameter of `model` that takes part in some step.
-    pub(crate) fn trained(&self, model: &ModelFacts) -> Vec<usize> {
+    /// Elements of each parameter of `model` that is updated in some step.
+    pub(super) fn trained(&self, model: &ModelFacts) -> Vec<usize> {
         let lengths = model.lengths().enumerate();
         lengths.filter(|&(index, _)| self.is_ever_trained(index)).map(|(_, n)| n).collect()
     }
 
-    /// The state tensors of the parameter with this place in registration order.
+    /// The state tensors of the parameter at this index in registration order.
     pub fn state_of(&self, parameter: usize) -> Vec<StateTensor> {
         match &self.matrices {
             Some(matrices) if self.group(parameter).is_some_and(|group| group.is_matrix) => {
@@ -198,7 +199,7 @@ impl OptimizerPlan {
         }
     }
 
-    /// Elements of the state tensors of all of `n` parameters.
+    /// Elements of the state tensors of all `n` parameters.
     pub fn n_state(&self, n: usize) -> usize {
         if self.groups.is_empty() {
             return self.state.len() * n;
@@ -223,29 +224,78 @@ impl OptimizerPlan {
     }
 }
 
-/// The update rule as asked, at the rate that the batch asks for.
-pub(crate) fn decide(
+/// The plan of `[optimizer]`, at the learning rate for this global batch size. `facts` returns what
+/// an optimizer declares.
+pub(super) fn decide(
     loaded: &Loaded,
     batch: &BatchPlan,
     on_gpus: bool,
-    kinds: &dyn KindFacts,
+    facts: impl FnOnce(&Choice) -> Result<OptimizerFacts, String>,
 ) -> Result<OptimizerPlan, Problem> {
-    let asked = &loaded.experiment.optimizer;
+    let config = &loaded.experiment.optimizer;
     let scaling = loaded.experiment.lr_scaling.rule;
     let Some(base_batch_size) = GlobalBatchSize::new(loaded.experiment.lr_scaling.base_batch_size)
     else {
         return Err(loaded.problem("lr_scaling.base_batch_size", "must be at least 1"));
     };
-    let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
-    let facts = kinds.optimizer(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
+    let rule = Choice { name: config.name.clone(), options: config.options.clone() };
+    let facts = facts(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
     Ok(OptimizerPlan {
-        lr: scale_lr(scaling, asked.lr, base_batch_size, batch.global),
+        lr: scale_lr(scaling, config.lr, base_batch_size, batch.global),
         scaling,
         base_batch_size,
-        no_decay_on_1d: asked.no_decay_on_1d,
+        no_decay_on_1d: config.no_decay_on_1d,
         on_cpu: on_gpus && !facts.has_gpu_kernel,
-        ..OptimizerPlan::new(rule, facts, asked.lr)
+        ..OptimizerPlan::new(rule, facts, config.lr)
     })
+}
+
+/// The learning rate for another global batch size: `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root
+/// suits Adam).
+pub fn scale_lr(
+    rule: ScalingRule,
+    base_lr: f64,
+    tuned_for: GlobalBatchSize,
+    in_use: GlobalBatchSize,
+) -> f64 {
+    let ratio = f64::from(in_use.get()) / f64::from(tuned_for.get());
+    match rule {
+        ScalingRule::None => base_lr,
+        ScalingRule::Sqrt => base_lr * ratio.sqrt(),
+        ScalingRule::Linear => base_lr * ratio,
+    }
+}
+
+/// Changes of gradients after unscaling, in this order: clipping by norm, noise, clipping by value.
+/// `None` = off.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClipPlan {
+    /// Largest global L2 norm.
+    pub norm: Option<f64>,
+    /// Largest absolute value.
+    pub value: Option<f64>,
+    /// Variance of the noise in the first step.
+    #[serde(default)]
+    pub noise: Option<f64>,
+}
+
+impl ClipPlan {
+    /// ", clipped to norm 1.0, noise 0.3"
+    pub(super) fn line(&self) -> String {
+        let norm =
+            self.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
+        let noise = self.noise.map_or(String::new(), |noise| format!(", noise {}", shown(noise)));
+        norm + &noise
+    }
+}
+
+/// The plan of `train.clip_grad_norm`, `clip_grad_value` and `gradient_noise`.
+pub(super) fn clip(experiment: &Experiment) -> ClipPlan {
+    let train = &experiment.train;
+    let norm = train.clip_grad_norm;
+    let value = train.clip_grad_value;
+    let noise = train.gradient_noise;
+    ClipPlan { norm, value, noise }
 }
 
 #[cfg(test)]
@@ -259,5 +309,20 @@ mod tests {
         assert_eq!(written, r#"["row_var","rows"]"#);
         assert_eq!(serde_json::from_str::<StateTensor>(&written).unwrap(), tensor);
         assert_eq!(tensor.shape(&[2, 3, 4]), [2, 3, 1]);
+    }
+
+    #[test]
+    fn the_rate_follows_the_global_batch_and_not_the_number_of_ranks() {
+        let size = |n| GlobalBatchSize::new(n).unwrap();
+        let check = |rule, in_use, expected: f64| {
+            let lr = scale_lr(rule, 0.1, size(256), size(in_use));
+            assert!((lr - expected).abs() < 1e-15, "{rule:?} {in_use}: {lr}");
+        };
+        check(ScalingRule::None, 1024, 0.1);
+        check(ScalingRule::Linear, 1024, 0.4);
+        check(ScalingRule::Linear, 128, 0.05);
+        check(ScalingRule::Sqrt, 1024, 0.2);
+        check(ScalingRule::Sqrt, 64, 0.05);
+        check(ScalingRule::Linear, 256, 0.1);
     }
 }

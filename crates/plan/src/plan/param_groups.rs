@@ -1,32 +1,31 @@
-//! Parameter groups: which parameters have a learning rate or a weight decay of their own, and
-//! which are trained for a part of the run only.
+//! Parameter groups: parameters with a learning rate or a weight decay of their own, and those that
+//! are trained for a part of the run only.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::{Group, NoDecay};
 use crate::config::values::Every;
 use crate::config::{Loaded, Problem, closest};
-use crate::plan::layer_decay::{Layers, factor, layers};
+use crate::plan::layer_decay::{Layers, layers, lr_factor};
 use crate::plan::{ModelFacts, OptimizerPlan};
 
 /// Parameters that the optimizer treats alike.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterGroup {
-    /// What it is called: its pattern, or "others".
+    /// The pattern, or "others".
     pub name: String,
     /// Multiplies the learning rate of each step.
     pub lr_factor: f64,
     /// L2 penalty or decoupled decay.
     pub weight_decay: f64,
-    /// Steps of the run before it is trained.
+    /// Step from which it is trained.
     pub unfreezes_at: u64,
-    /// The step after which it is trained no more; 0 = it never is, `None` = it always is.
+    /// Step from which it is frozen; 0 = it is never trained, `None` = it is never frozen.
     pub freezes_at: Option<u64>,
-    /// Whether the rule treats its parameters as matrices.
+    /// True if the rule treats its parameters as matrices.
     #[serde(default)]
     pub is_matrix: bool,
-    /// Elements of what the rule keeps of it; only where it keeps other things of matrices than of
-    /// all else.
+    /// Elements of its optimizer state.
     #[serde(default)]
     pub n_state: usize,
     /// Parameter tensors.
@@ -36,39 +35,39 @@ pub struct ParameterGroup {
 }
 
 impl ParameterGroup {
-    /// Whether it takes part in the step after `done` finished ones.
+    /// True if it is updated in the step after `done` finished ones.
     pub fn is_trained(&self, done: u64) -> bool {
         done >= self.unfreezes_at && self.freezes_at.is_none_or(|end| done < end)
     }
 
-    /// Whether it takes part in any step.
+    /// True if it is updated in any step.
     pub fn is_ever_trained(&self) -> bool {
         self.freezes_at.is_none_or(|end| end > self.unfreezes_at)
     }
 
-    fn is_as(&self, other: &Self) -> bool {
+    /// True if both groups have the same settings, whatever their counts.
+    fn has_settings_of(&self, other: &Self) -> bool {
         let uncounted =
             |group: &Self| Self { n_tensors: 0, n_parameters: 0, n_state: 0, ..group.clone() };
         uncounted(self) == uncounted(other)
     }
 }
 
-/// The optimizer with the groups that the experiment asks for; without a word about them there are
-/// none.
-pub(crate) fn decide(
+/// The optimizer with the groups of `[optimizer]`; without settings for groups there are none.
+pub(super) fn decide(
     loaded: &Loaded,
     optimizer: OptimizerPlan,
     model: &ModelFacts,
     steps_per_epoch: u64,
 ) -> Result<OptimizerPlan, Vec<Problem>> {
-    let asked = &loaded.experiment.optimizer;
-    let is_plain = asked.groups.is_empty() && asked.no_decay.is_empty();
-    let interval = asked.gradual_unfreezing.and_then(|every| match every {
+    let config = &loaded.experiment.optimizer;
+    let is_plain = config.groups.is_empty() && config.no_decay.is_empty();
+    let interval = config.gradual_unfreezing.and_then(|every| match every {
         Every::Never => None,
         Every::Epochs(n) => Some(n.saturating_mul(steps_per_epoch)),
         Every::Steps(n) => Some(n),
     });
-    let by_layers = asked.layer_decay.is_some() || interval.is_some();
+    let by_layers = config.layer_decay.is_some() || interval.is_some();
     if is_plain && !by_layers && optimizer.matrices.is_none() {
         return Ok(optimizer);
     }
@@ -77,17 +76,18 @@ pub(crate) fn decide(
         return Err(problems);
     }
     let layers = by_layers.then(|| layers(model).ok_or_else(|| unlayered(loaded))).transpose()?;
-    let asking = Asking { loaded, model, layers, interval, steps_per_epoch, plan: &optimizer };
+    let settings =
+        GroupSettings { loaded, model, layers, interval, steps_per_epoch, plan: &optimizer };
     let mut groups = Vec::<ParameterGroup>::new();
     let mut group_of = Vec::new();
     for (index, (_, shape)) in model.parameters.iter().enumerate() {
-        let group = asking.group(index);
-        let known = groups.iter().position(|other| other.is_as(&group));
+        let group = settings.group(index);
+        let known = groups.iter().position(|other| other.has_settings_of(&group));
         let at = known.unwrap_or(groups.len());
         if known.is_none() {
             groups.push(group);
         }
-        groups[at].n_state += asking.n_state(shape, groups[at].is_matrix);
+        groups[at].n_state += settings.n_state(shape, groups[at].is_matrix);
         groups[at].n_tensors += 1;
         groups[at].n_parameters += shape.iter().product::<usize>();
         group_of.push(at);
@@ -97,29 +97,28 @@ pub(crate) fn decide(
     {
         return Err(vec![without_matrices(loaded)]);
     }
-    let idle = idle_at(&groups).map(|step| idle(loaded, step / steps_per_epoch.max(1)));
-    idle.map_or_else(
-        || Ok(OptimizerPlan { groups, group_of, ..optimizer }),
-        |found| Err(vec![found]),
-    )
+    match idle_at(&groups) {
+        Some(step) => Err(vec![idle(loaded, step / steps_per_epoch.max(1))]),
+        None => Ok(OptimizerPlan { groups, group_of, ..optimizer }),
+    }
 }
 
-/// What is known when a parameter is put into its group.
-struct Asking<'a> {
+/// Settings that decide the group of a parameter.
+struct GroupSettings<'a> {
     loaded: &'a Loaded,
     model: &'a ModelFacts,
     layers: Option<Layers>,
-    /// Steps after which the next layer is trained as well.
+    /// Steps between the unfreezing of two layers.
     interval: Option<u64>,
     steps_per_epoch: u64,
     plan: &'a OptimizerPlan,
 }
 
-impl Asking<'_> {
+impl GroupSettings<'_> {
     fn group(&self, index: usize) -> ParameterGroup {
         let (name, shape) = &self.model.parameters[index];
-        let asked = &self.loaded.experiment.optimizer;
-        let own = asked.groups.iter().find(|group| matches(&group.pattern, name));
+        let config = &self.loaded.experiment.optimizer;
+        let own = config.groups.iter().find(|group| matches(&group.pattern, name));
         let layer = self.layers.as_ref().map(|layers| layers.of(index));
         let exempt = self.is_exempt(name, shape);
         let decay = if exempt { 0.0 } else { self.plan.weight_decay };
@@ -144,7 +143,9 @@ impl Asking<'_> {
         ParameterGroup {
             name: if is_exempt && !frozen { name + ", no decay" } else { name },
             lr_factor: own.and_then(|group| group.lr_factor).unwrap_or(1.0)
-                * layer.zip(asked.layer_decay).map_or(1.0, |((_, above), by)| factor(by, above))
+                * layer
+                    .zip(config.layer_decay)
+                    .map_or(1.0, |((_, above), by)| lr_factor(by, above))
                 * by_shape,
             weight_decay: if frozen { 0.0 } else { own_decay.unwrap_or(decay) },
             unfreezes_at: if frozen { 0 } else { start.or(turn).unwrap_or(0) },
@@ -156,7 +157,7 @@ impl Asking<'_> {
         }
     }
 
-    /// Elements of the rule's state of a parameter of such a shape.
+    /// Elements of the optimizer state of a parameter of this shape.
     fn n_state(&self, shape: &[usize], is_matrix: bool) -> usize {
         let whole: usize = shape.iter().product();
         match &self.plan.matrices {
@@ -167,10 +168,9 @@ impl Asking<'_> {
         }
     }
 
-    /// Whether the words of `no_decay`, or `no_decay_on_1d`, take the parameter out of weight
-    /// decay.
+    /// True if `no_decay` or `no_decay_on_1d` exempts the parameter from weight decay.
     fn is_exempt(&self, name: &str, shape: &[usize]) -> bool {
-        let asked = &self.loaded.experiment.optimizer;
+        let config = &self.loaded.experiment.optimizer;
         let is_bias = name.rsplit('.').next() == Some("bias");
         let is_1d = shape.len() <= 1;
         let is_embedding = || self.model.embeddings.iter().any(|embedding| embedding == name);
@@ -179,11 +179,11 @@ impl Asking<'_> {
             NoDecay::Bias => is_bias,
             NoDecay::Embedding => is_embedding(),
         };
-        (asked.no_decay_on_1d && is_1d) || asked.no_decay.iter().any(is)
+        (config.no_decay_on_1d && is_1d) || config.no_decay.iter().any(is)
     }
 }
 
-/// Patterns that no parameter belongs to.
+/// Problems of patterns that match no parameter, or only those of an earlier pattern.
 fn unmatched(loaded: &Loaded, model: &ModelFacts) -> Vec<Problem> {
     let groups = &loaded.experiment.optimizer.groups;
     let names = || model.parameters.iter().map(|(name, _)| name.as_str());
@@ -206,7 +206,7 @@ fn unmatched(loaded: &Loaded, model: &ModelFacts) -> Vec<Problem> {
     groups.iter().enumerate().filter_map(problem).collect()
 }
 
-/// The name, or the beginning of one, that was probably meant.
+/// A remedy for a pattern that matches nothing: the name, or the module, that was probably meant.
 fn nearest<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let starts = |name: &'a str| {
         let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
@@ -249,26 +249,26 @@ fn without_matrices(loaded: &Loaded) -> Problem {
         .help("choose `adamw`, which updates all other parameters")
 }
 
-/// Of a model without blocks, for each key that needs them.
+/// Problems of a model without numbered layers, one for each key that needs them.
 fn unlayered(loaded: &Loaded) -> Vec<Problem> {
     let name = &loaded.experiment.model.name;
-    let asked = &loaded.experiment.optimizer;
+    let config = &loaded.experiment.optimizer;
     let of = |key: &str, why: &str, instead: &str| {
         let what = format!("`{name}` has no numbered layers, such as `blocks.0`, {why}");
         loaded.problem(key, what).help(format!("use `[[optimizer.groups]]` with `{instead}`"))
     };
-    let decay = asked.layer_decay.map(|_| {
+    let decay = config.layer_decay.map(|_| {
         of("optimizer.layer_decay", "by which the learning rate could decay", "lr_factor")
     });
-    let gradual = asked.gradual_unfreezing.map(|_| {
+    let gradual = config.gradual_unfreezing.map(|_| {
         let key = "optimizer.gradual_unfreezing";
         of(key, "to unfreeze one after another", "unfreeze_at_epoch")
     });
     decay.into_iter().chain(gradual).collect()
 }
 
-/// Whether a parameter's name is that of a pattern: a module's name stands for all that is in it,
-/// `*` for any characters, `?` for one.
+/// True if a parameter's name matches a pattern: a module's name matches all parameters in it, `*` any
+/// characters, `?` one.
 fn matches(pattern: &str, name: &str) -> bool {
     if pattern.contains(['*', '?']) {
         return glob(pattern.as_bytes(), name.as_bytes());
@@ -276,7 +276,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     name.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// In time of pattern times name: after a `*`, only the newest one is ever tried again.
+/// Matches a glob in time proportional to pattern times name: only the newest `*` is ever tried again.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let mut p = 0;
     let mut n = 0;

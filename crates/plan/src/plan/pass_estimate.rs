@@ -1,15 +1,15 @@
-//! What a pass of a language model needs, by the shapes of its weights alone: models that are too
-//! large to be tried here are estimated instead of built.
+//! Memory and operations of a pass of a language model, estimated from the shapes of its weights: for
+//! models that are too large to be tried on this machine.
 
 use std::collections::BTreeMap;
 
 use crate::plan::{Modality, ModelFacts, Plan, Precision};
 use train_numbers::units::Bytes;
 
-/// What a pass needs.
+/// Memory and operations of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassEstimate {
-    /// What forward keeps for backward.
+    /// Memory that forward keeps for backward.
     pub activations: Bytes,
     /// Floating-point operations of the forward pass of one sample.
     pub flops: u64,

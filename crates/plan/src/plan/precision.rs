@@ -1,11 +1,10 @@
-//! Numbers of matrix products.
+//! Mixed precision: the numbers of matrix products, and the loss scale (`GradScaler`) of fp16.
 
-use train_numbers::{Bf16Instructions, Precision};
+use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
-use crate::plan::Facts;
-use crate::plan::distributed::Ranks;
+use crate::plan::{Bf16Instructions, Facts, Precision};
 
 impl From<Precision> for PrecisionChoice {
     fn from(precision: Precision) -> Self {
@@ -20,21 +19,44 @@ impl From<Precision> for PrecisionChoice {
 /// The precision; "amp" is bf16 where it is known to be faster: on GPUs, and on CPUs whose
 /// instructions for it do more work than those for f32. Without any, bf16 is f32 that is rounded,
 /// and slower.
-pub(crate) fn decide(experiment: &Experiment, ranks: &Ranks, facts: &Facts) -> Precision {
+pub(super) fn decide(experiment: &Experiment, on_gpus: bool, facts: &Facts) -> Precision {
     match experiment.train.precision {
         PrecisionChoice::Fp16 => Precision::Fp16,
         PrecisionChoice::Bf16 => Precision::Bf16,
-        PrecisionChoice::Amp if ranks.on_gpus() || facts.bf16_is_faster => Precision::Bf16,
+        PrecisionChoice::Amp if on_gpus || facts.bf16_is_faster => Precision::Bf16,
         PrecisionChoice::Fp32 | PrecisionChoice::Amp => Precision::Fp32,
     }
 }
 
-/// The instructions that a plan uses.
-pub(crate) fn instructions(
-    experiment: &Experiment,
-    ranks: &Ranks,
+/// The bf16 instructions that a run of this precision uses on the CPU.
+pub(super) fn instructions(
+    precision: Precision,
+    on_gpus: bool,
     facts: &Facts,
 ) -> Option<Bf16Instructions> {
-    let is_bf16 = decide(experiment, ranks, facts) == Precision::Bf16;
-    if is_bf16 && !ranks.on_gpus() { facts.bf16 } else { None }
+    if precision == Precision::Bf16 && !on_gpus { facts.bf16 } else { None }
+}
+
+/// The loss scale, as PyTorch's `GradScaler` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScalerPlan {
+    /// Initial scale.
+    pub init: f64,
+    /// Factor after `growth_interval` good steps in a row.
+    pub growth_factor: f64,
+    /// Factor after a bad step.
+    pub backoff_factor: f64,
+    /// Good steps in a row before the scale grows.
+    pub growth_interval: u64,
+}
+
+/// The plan of `[loss_scale]`, which only fp16 needs.
+pub(super) fn scaler(experiment: &Experiment) -> Option<ScalerPlan> {
+    let config = &experiment.loss_scale;
+    (experiment.train.precision == PrecisionChoice::Fp16).then_some(ScalerPlan {
+        init: config.init,
+        growth_factor: config.growth_factor,
+        backoff_factor: config.backoff_factor,
+        growth_interval: config.growth_interval,
+    })
 }

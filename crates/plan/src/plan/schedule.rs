@@ -1,32 +1,31 @@
-//! Learning rate over time: the warm-up that all schedulers share, and the intervals in which the
-//! chosen one moves.
+//! Learning rate over time: the warm-up that all schedulers share, and the intervals at which the
+//! chosen one changes the rate.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::values::{Every, Warmup};
 use crate::config::{Loaded, Problem};
-use crate::plan::arithmetic::shown;
 use crate::plan::metrics::better;
-use crate::plan::{Interval, KindFacts, LengthPlan, MetricFacts, Mode, OptimizerPlan};
+use crate::plan::{Interval, LengthPlan, MetricFacts, Mode, OptimizerPlan, Unfit};
+use crate::terminal::shown;
 
 /// Learning rate over time: a linear warm-up, then what a scheduler says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulePlan {
-    /// Which scheduler, with all its options.
+    /// The scheduler with all its options.
     pub rule: Choice,
     /// Steps of linear warm-up.
     pub warmup_steps: u64,
     /// Factor at the first warm-up step.
     pub warmup_start_factor: f64,
-    /// Steps between two moves of the scheduler: 1, or the steps of an epoch.
+    /// Steps between two changes of the rate: 1, or the steps of an epoch.
     pub interval: u64,
     /// Intervals of the run after the warm-up; `None` = only a limit of time ends it.
     pub intervals: Option<u64>,
-    /// Whether less or more is better of the metric that the scheduler watches, unless its options
-    /// say so.
+    /// Direction in which the metric that the scheduler watches is better, unless its options say so.
     pub better: Mode,
-    /// All of that in a line for people.
+    /// The schedule in a line for people.
     #[serde(default)]
     pub line: String,
 }
@@ -38,46 +37,28 @@ pub struct Span {
     pub lr: f64,
     /// Intervals after the warm-up, at least 1; `None` = only a limit of time ends the run.
     pub intervals: Option<u64>,
-    /// Whether an interval is a step, and not an epoch.
+    /// True if an interval is a step, false if it is an epoch.
     pub by_steps: bool,
     /// Steps of the warm-up.
     pub warmup_steps: u64,
 }
 
 impl Span {
-    /// What intervals are called: "steps" or "epochs".
+    /// The name of the intervals: "steps" or "epochs".
     pub fn unit(&self) -> &'static str {
         if self.by_steps { "steps" } else { "epochs" }
     }
 }
 
-/// What a scheduler says of itself.
+/// Properties that a scheduler declares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SchedulerFacts {
-    /// Whether it moves by steps, whatever `scheduler.interval` says.
+    /// True if it changes the rate at each step, whatever `scheduler.interval` says.
     pub moves_by_steps: bool,
-    /// Whether the warm-up is a part of it.
+    /// True if it has a warm-up of its own.
     pub has_own_warmup: bool,
-    /// Lowest and highest momentum, if it moves that as well.
+    /// Lowest and highest momentum, if it changes the momentum as well.
     pub momentum: Option<[f64; 2]>,
-}
-
-/// Why a kind does not go with the rest of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
-    /// The option that is wrong; empty = all of it.
-    pub key: &'static str,
-    /// What is wrong with it, a fragment: "must be at most the learning rate, 0.1".
-    pub what: String,
-    /// What to do about it.
-    pub help: Option<&'static str>,
-}
-
-impl Unfit {
-    /// Of no option in particular.
-    pub fn of_all(what: String) -> Self {
-        Self { key: "", what, help: None }
-    }
 }
 
 impl SchedulePlan {
@@ -94,23 +75,25 @@ impl SchedulePlan {
         }
     }
 
-    /// What the scheduler fills, up to the rate `lr`.
+    /// The part of the run that the scheduler fills, with the peak `lr`.
     pub fn span(&self, lr: f64) -> Span {
         let Self { warmup_steps, interval, intervals, .. } = *self;
         Span { lr, intervals, by_steps: interval == 1, warmup_steps }
     }
 }
 
-/// The schedule as asked, in steps and intervals of this run.
-pub(crate) fn decide(
+/// The plan of `[scheduler]`, in steps and intervals of this run. `facts` returns what a scheduler
+/// declares, `describe` what it does in a span, in words.
+pub(super) fn decide(
     loaded: &Loaded,
     length: &LengthPlan,
     optimizer: &OptimizerPlan,
-    kinds: &dyn KindFacts,
     metrics: &[MetricFacts],
+    facts: impl FnOnce(&Choice) -> Result<SchedulerFacts, String>,
+    describe: impl FnOnce(&Choice, &Span) -> Result<String, Unfit>,
 ) -> Result<SchedulePlan, Problem> {
-    let asked = &loaded.experiment.scheduler;
-    let warmup_steps = match asked.warmup {
+    let config = &loaded.experiment.scheduler;
+    let warmup_steps = match config.warmup {
         Warmup::Percent(_) if !length.is_bounded() => {
             let what =
                 "is a share of the run, whose steps are not known: only `train.time` ends it";
@@ -127,9 +110,9 @@ pub(crate) fn decide(
         let help = "shorten it, give a share (`\"5 %\"`), or leave it out: `~scheduler.warmup`";
         return Err(loaded.problem("scheduler.warmup", what).help(help));
     }
-    let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
-    let facts = kinds.scheduler(&rule).map_err(|what| loaded.problem("scheduler.name", what))?;
-    let interval = match asked.interval {
+    let rule = Choice { name: config.name.clone(), options: config.options.clone() };
+    let facts = facts(&rule).map_err(|what| loaded.problem("scheduler.name", what))?;
+    let interval = match config.interval {
         Interval::Epoch if !facts.moves_by_steps => length.steps_per_epoch,
         Interval::Epoch | Interval::Step => 1,
     };
@@ -137,38 +120,35 @@ pub(crate) fn decide(
     let mut plan = SchedulePlan {
         rule,
         warmup_steps,
-        warmup_start_factor: asked.warmup_start_factor,
+        warmup_start_factor: config.warmup_start_factor,
         interval,
         intervals: length.is_bounded().then(|| after_warmup.div_ceil(interval).max(1)),
-        better: asked.monitor().map_or(Mode::Min, |metric| better(metric, metrics)),
+        better: config.monitor().map_or(Mode::Min, |metric| better(metric, metrics)),
         line: String::new(),
     };
-    let described = kinds.schedule(&plan.rule, &plan.span(optimizer.lr));
+    let described = describe(&plan.rule, &plan.span(optimizer.lr));
     let described = described.map_err(|unfit| problem(loaded, unfit))?;
-    plan.line = described + &cycled(&facts, optimizer) + &warmed(&facts, &plan);
+    plan.line = described + &momentum_words(&facts, optimizer) + &warmup_words(&facts, &plan);
     Ok(plan)
 }
 
-/// A problem with an option is drawn under it, or under the name that brings its default.
+/// The problem of an option, drawn under it, or under the name that brings its default.
 fn problem(loaded: &Loaded, unfit: Unfit) -> Problem {
     let key = format!("scheduler.{}", unfit.key);
     let place = if loaded.is_given(&key) { &key } else { "scheduler.name" };
-    let problem = loaded.problem_at(&key, place, unfit.what);
-    match unfit.help {
-        Some(help) => problem.help(help),
-        None => problem,
-    }
+    unfit.problem(|what| loaded.problem_at(&key, place, what))
 }
 
-/// What a scheduler of momentum moves beside the rate.
-fn cycled(facts: &SchedulerFacts, optimizer: &OptimizerPlan) -> String {
+/// ", beta1 from 0.95 to 0.85 and back"
+fn momentum_words(facts: &SchedulerFacts, optimizer: &OptimizerPlan) -> String {
     let Some((name, [low, high])) = optimizer.momentum.as_ref().zip(facts.momentum) else {
         return String::new();
     };
     format!(", {name} from {} to {} and back", shown(high), shown(low))
 }
 
-fn warmed(facts: &SchedulerFacts, plan: &SchedulePlan) -> String {
+/// ", after 60 steps of warm-up from 1 %"
+fn warmup_words(facts: &SchedulerFacts, plan: &SchedulePlan) -> String {
     if facts.has_own_warmup || plan.warmup_steps == 0 {
         return String::new();
     }

@@ -1,5 +1,5 @@
-//! How the shared memory of the `shm` backend is laid out: a header, then for each rank a staging
-//! area and its gradients.
+//! Layout of the shared memory of the `shm` backend: a header, then for each rank a staging area and
+//! its gradients.
 //!
 //! ```text
 //! header | staging 0 | gradients 0 | staging 1 | gradients 1 | ...
@@ -22,7 +22,7 @@ pub const STAGING_BYTES: u64 = 1 << 20;
 /// lines.
 pub const ALIGNMENT: usize = 64;
 
-/// Where each rank's areas are, in bytes from the start of the mapping.
+/// Byte offsets of the areas of each rank in the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     world: WorldSize,

@@ -5,13 +5,11 @@ use serde_json::{Value, json};
 use crate::config::kind::Modality;
 use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
-use crate::plan::arithmetic::shown;
-use crate::plan::batch::counted;
 use crate::plan::{
     Cadence, DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup,
-    Plan, Precision, ZeroStage, graph,
+    Plan, Precision, graph,
 };
-use crate::terminal::{escape, wrapped};
+use crate::terminal::{counted, escape, shown, si_unit, thousands, wrapped};
 use train_numbers::units::WorldSize;
 
 /// Columns of the page.
@@ -21,14 +19,14 @@ const LABEL: usize = 18;
 /// Most characters of a value that are shown: a list may hold thousands.
 const MAX_VALUE_LENGTH: usize = 160;
 
-/// What a run costs beside its time.
+/// Memory and operations of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Bytes per rank.
+    /// Memory of each rank.
     pub memory: Memory,
     /// Floating-point operations of the forward pass of one sample; `None` = not counted.
     pub flops: Option<u64>,
-    /// Whether what a pass needs follows from the shapes of the weights: it was not tried.
+    /// True if the costs of a pass are estimated from the shapes of the weights, not measured.
     pub is_estimated: bool,
 }
 
@@ -55,7 +53,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ),
         ("checkpoints", checkpoints(plan)),
     ];
-    rows.extend(sharding(plan).map(|line| ("sharding", line)));
+    rows.extend(plan.sharding_line().map(|line| ("sharding", line)));
     rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
     let early_stopping = plan.early_stopping.as_ref().map(EarlyStoppingPlan::line);
     rows.extend(early_stopping.map(|line| ("early stopping", line)));
@@ -67,7 +65,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
     head + &rows.collect::<String>() + "\n" + &layers(plan) + &groups(plan) + &keys(plan, loaded)
 }
 
-/// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
+/// The plan for programs: plan, memory, arithmetic, and each key with its value and its source.
 pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Value {
     let keys: serde_json::Map<String, Value> = leaves(&loaded.experiment)
         .into_iter()
@@ -125,8 +123,8 @@ fn groups(plan: &Plan) -> String {
 fn trained(group: &ParameterGroup, length: &LengthPlan) -> String {
     let per_epoch = length.steps_per_epoch.max(1);
     let epochs = |steps: u64| match steps % per_epoch {
-        0 => counted(steps / per_epoch, "epoch", "epochs"),
-        _ => counted(steps, "step", "steps"),
+        0 => counted(steps / per_epoch, "epoch"),
+        _ => counted(steps, "step"),
     };
     let is_too_late = group.unfreezes_at >= length.total_steps;
     match (group.unfreezes_at, group.freezes_at) {
@@ -189,7 +187,7 @@ fn keys(plan: &Plan, loaded: &Loaded) -> String {
     groups.join("\n")
 }
 
-/// Place of a source on the page.
+/// Position of a source on the page.
 fn weakness(source: &Source) -> u8 {
     match source {
         Source::CommandLine(_) => 0,
@@ -201,7 +199,7 @@ fn weakness(source: &Source) -> u8 {
     }
 }
 
-/// A key and its value as they are shown: the tables of a list one by one.
+/// A key with its value, or the entries of a list of tables one by one.
 fn shown_values(plan: &Plan, key: String, value: String) -> Vec<(String, String)> {
     match serde_json::from_str(&value) {
         Ok(Value::Array(items)) if items.iter().any(Value::is_object) => {
@@ -215,7 +213,7 @@ fn shown_values(plan: &Plan, key: String, value: String) -> Vec<(String, String)
     }
 }
 
-/// What became of an "auto".
+/// The value that the plan gives to a key that is "auto".
 fn decided(plan: &Plan, key: &str) -> Option<String> {
     let batch = &plan.batch;
     let distributed = &plan.distributed;
@@ -246,7 +244,7 @@ fn entry(item: &Value) -> String {
         .fold(name, |text, (key, value)| format!("{text} {key}={}", inner(value)))
 }
 
-/// A value in an entry; of entries in it their names: `[conv2d relu]`.
+/// A value in an entry; a list of entries as their names: `[conv2d relu]`.
 fn inner(value: &Value) -> String {
     let name = |item: &Value| Some(item.get("name")?.as_str()?.to_owned());
     match value {
@@ -300,21 +298,9 @@ fn flops(costs: &Costs) -> String {
 
 /// "1.81 GFLOPs forward per sample"
 fn operations(flops: u64) -> String {
-    let (size, unit) = unit(flops as f64);
+    let (size, unit) = si_unit(flops as f64);
     let digits = if unit.is_empty() { 0 } else { 2 };
     format!("{:.digits$} {unit}FLOPs forward per sample", flops as f64 / size)
-}
-
-/// "75.5M"
-pub(super) fn scaled(n: u64) -> String {
-    let (size, unit) = unit(n as f64);
-    let digits = usize::from(!unit.is_empty());
-    format!("{:.digits$}{unit}", n as f64 / size)
-}
-
-fn unit(n: f64) -> (f64, &'static str) {
-    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    units.into_iter().find(|(size, _)| n >= *size).unwrap_or((1.0, ""))
 }
 
 /// The parts of the memory of a rank, as many on a line as fit, and their sum.
@@ -373,7 +359,7 @@ fn ranks(plan: &Plan) -> String {
     let mut devices = distributed.devices.clone();
     devices.truncate(distributed.local_world().count());
     devices.dedup();
-    let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
+    let threads = counted(distributed.threads_per_rank as u64, "thread");
     let (world, devices) = (distributed.world_size, devices.join(", "));
     format!("{world} on {devices}, {threads} each, {}", exchange(distributed))
 }
@@ -393,33 +379,14 @@ fn exchange(distributed: &DistributedPlan) -> String {
     }
 }
 
-/// "optimizer state in 2 parts (ZeRO-1), the largest of 5,900,000 of 11,689,512 parameters"
-fn sharding(plan: &Plan) -> Option<String> {
-    let distributed = &plan.distributed;
-    let what = match distributed.zero_stage {
-        ZeroStage::None => return None,
-        ZeroStage::Optimizer => "optimizer state (ZeRO-1)",
-        ZeroStage::Gradients => "optimizer state and gradients (ZeRO-2)",
-    };
-    if !distributed.is_sharded() {
-        return Some(format!("{what}: one rank keeps all of it"));
-    }
-    let ranks = distributed.world_size;
-    let largest = thousands(distributed.largest_part);
-    let trained = thousands(plan.model.n_parameters - plan.optimizer.n_frozen());
-    Some(format!(
-        "{what} in {ranks} parts, the largest of {largest} of {trained} parameters; rank 0 \
-         gathers checkpoints"
-    ))
-}
-
 fn loading(plan: &Plan) -> String {
     let data = &plan.data;
-    format!(
-        "{} per rank, {} ahead each",
-        counted(data.num_workers as u64, "loader thread", "loader threads"),
-        counted(data.prefetch_factor as u64, "batch", "batches"),
-    )
+    let workers = counted(data.num_workers as u64, "loader thread");
+    let ahead = match data.prefetch_factor {
+        1 => "1 batch".to_owned(),
+        n => format!("{n} batches"),
+    };
+    format!("{workers} per rank, {ahead} ahead each")
 }
 
 fn cadence(cadence: Cadence) -> String {
@@ -432,38 +399,24 @@ fn cadence(cadence: Cadence) -> String {
     }
 }
 
-/// When, and which of them stay: "after every epoch and at each new lowest val/loss; kept: newest
-/// 1, lowest val/loss 1"
+/// "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
 fn checkpoints(plan: &Plan) -> String {
-    let asked = &plan.checkpoint;
-    let best = match asked.mode {
+    let checkpoint = &plan.checkpoint;
+    let best = match checkpoint.mode {
         Mode::Min => "lowest",
         Mode::Max => "highest",
     };
-    let best = format!("{best} {}", asked.monitor);
-    let mut when = match asked.every {
+    let best = format!("{best} {}", checkpoint.monitor);
+    let mut when = match checkpoint.every {
         Cadence::Never => "only when the run is stopped early".to_owned(),
         every => cadence(every),
     };
-    let mut kept = format!("newest {}", asked.keep_last.max(1));
-    if asked.keep_best > 0 && plan.validate_every != Cadence::Never {
+    let mut kept = format!("newest {}", checkpoint.keep_last.max(1));
+    if checkpoint.keep_best > 0 && plan.validate_every != Cadence::Never {
         when += &format!(" and at each new {best}");
-        kept += &format!(", {best} {}", asked.keep_best);
+        kept += &format!(", {best} {}", checkpoint.keep_best);
     }
     format!("{when}; kept: {kept}")
-}
-
-/// "11,689,512"
-pub(super) fn thousands(n: usize) -> String {
-    let digits = n.to_string();
-    let mut shown = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
 }
 
 /// "3x224x224"

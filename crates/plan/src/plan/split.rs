@@ -1,6 +1,6 @@
-//! Which samples of one set are trained on, and which are held back to validate and to test on.
+//! The split of one data set into samples to train, to validate and to test on.
 //!
-//! What belongs together (a sample, or all rows of a group) is dealt out as a whole. Without groups
+//! A unit (a sample, or all rows of a group) is never divided. Without groups
 //! a part has as many samples as scikit-learn's `train_test_split` gives it, and classes have their
 //! shares of them as with its `stratify`. The same seed gives the same parts, whatever the run.
 
@@ -9,22 +9,22 @@ use train_numbers::rng::{self, Key, Purpose};
 
 use crate::config::schema::Data;
 
-/// What is held back of the training samples.
+/// Training samples that are held back to validate or to test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplitPlan {
     /// Share to validate on.
     pub val_fraction: Option<f64>,
     /// Share to test on.
     pub test_fraction: Option<f64>,
-    /// Parts, of which one validates, instead of a share.
+    /// Number of folds, of which one validates, instead of a share.
     pub folds: Option<usize>,
-    /// Which one, from 0.
+    /// The fold that validates, from 0.
     pub fold: usize,
-    /// Seed of the parts.
+    /// Seed of the split.
     pub seed: u64,
 }
 
-/// What a sample is for.
+/// Purpose of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// To train on.
@@ -36,7 +36,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What its files are called in records.
+    /// Name in the files of records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -51,7 +51,7 @@ impl SplitPlan {
     pub const NONE: Self =
         Self { val_fraction: None, test_fraction: None, folds: None, fold: 0, seed: 0 };
 
-    /// As asked.
+    /// The split of `[data]`.
     pub fn of(data: &Data) -> Self {
         Self {
             val_fraction: data.val_fraction,
@@ -62,12 +62,12 @@ impl SplitPlan {
         }
     }
 
-    /// Whether samples are held back to validate on.
+    /// True if samples are held back to validate on.
     pub fn holds_val(&self) -> bool {
         self.val_fraction.is_some() || self.folds.is_some()
     }
 
-    /// Whether any sample is held back.
+    /// True if any sample is held back.
     pub fn holds_something(&self) -> bool {
         self.holds_val() || self.test_fraction.is_some()
     }
@@ -83,7 +83,7 @@ impl SplitPlan {
         share(self.val_fraction, "validate") + &fold + &share(self.test_fraction, "test")
     }
 
-    /// What each unit is for; `labels` holds the class of each.
+    /// Purpose of each unit, of which `labels` are the classes.
     pub fn deal(&self, labels: &[u32]) -> Result<Vec<Part>, String> {
         let mut parts = vec![Part::Train; labels.len()];
         let classes = labels.iter().max().map_or(0, |&label| label + 1);
@@ -118,10 +118,10 @@ impl SplitPlan {
         self.complete(labels.len(), given).map(|()| parts)
     }
 
-    /// How many units of each class, of which there are `counts`, are held back for a share of `n`:
-    /// the share of each, rounded down, and one more of those that lose most by it, in an order
-    /// that is drawn where they lose the same (`_approximate_mode` of scikit-learn). One unit of
-    /// each class is left to train on.
+    /// Units of each class, which has `counts` units, that are held back for a fraction of `n`: the
+    /// share of each class, rounded down, and one more of the classes that lose most by rounding, in
+    /// random order where they lose the same (`_approximate_mode` of scikit-learn). One unit of each
+    /// class is left to train on.
     fn shares(&self, fraction: Option<f64>, n: usize, counts: &[usize]) -> Vec<usize> {
         let all: usize = counts.iter().sum();
         let wanted = fraction.map_or(0, |fraction| (fraction * n as f64).ceil() as usize).min(all);
@@ -152,8 +152,8 @@ impl SplitPlan {
         shares
     }
 
-    /// The lengths of the parts of what has an order: first what is trained on, then what
-    /// validates, then what tests.
+    /// Lengths of the parts of ordered samples: first those to train on, then to validate on, then to
+    /// test on.
     pub fn cut(&self, n: usize, val_fraction: f64) -> Result<[usize; 3], String> {
         let share = |share: f64| (share * n as f64).round() as usize;
         let test = share(self.test_fraction.unwrap_or(0.0));
@@ -163,7 +163,7 @@ impl SplitPlan {
         self.complete(n, given).map(|()| lengths)
     }
 
-    /// Whether all parts that are asked for have got something.
+    /// Refuses a split in which a part is empty.
     fn complete(&self, n: usize, given: impl Fn(Part) -> bool) -> Result<(), String> {
         let is_wanted = [
             (Part::Train, true, "train"),
@@ -179,7 +179,7 @@ impl SplitPlan {
         Err(format!("{} leaves nothing to {word} on: {there}", self.cause(*part)))
     }
 
-    /// What decides how much the part gets.
+    /// The setting that decides the size of the part.
     fn cause(&self, part: Part) -> String {
         let fraction =
             |key: &str, share: Option<f64>| format!("`data.{key} = {}`", share.unwrap_or(0.0));
@@ -194,9 +194,9 @@ impl SplitPlan {
     }
 }
 
-/// The epoch that no run reaches: keeps these draws from the orders of epochs.
+/// An epoch that no run reaches: keeps these draws apart from the orders of epochs.
 const HELD_BACK: u64 = u64::MAX - 1;
-/// The class that no data set has: keeps the order of classes from those of their units.
+/// A class that no data set has: keeps the order of classes apart from those of their units.
 const TIES: u64 = u64::MAX;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `ddprun eval --tta`: what an evaluation averages answers over.
+//! `ddprun eval --tta`: test-time augmentation, views of an image over which predictions are averaged.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 /// Most draws of the training transforms.
 const MAX_DRAWS: u32 = 1000;
 
-/// What an evaluation averages a model's answers over.
+/// Views of an image over which an evaluation averages predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestTimeAugmentation {
     /// The image and its mirror image.
     Hflip,
-    /// These, and both of them moved by a pixel up and to the left, and down and to the right, with
+    /// Both images, and both moved by a pixel up and to the left, and down and to the right, with
     /// reflected borders. The moved ones count half.
     HflipTranslate,
-    /// Its four corners and its middle, as torchvision's `FiveCrop`.
+    /// The four corners and the centre of the image, as torchvision's `FiveCrop`.
     FiveCrop,
-    /// These and their mirror images, as torchvision's `TenCrop`.
+    /// The five crops and their mirror images, as torchvision's `TenCrop`.
     TenCrop,
-    /// So many draws of the training transforms.
+    /// A number of draws of the training transforms.
     Draws(u32),
 }
 
 impl TestTimeAugmentation {
-    /// Whether mirror images are looked at, too.
+    /// True if mirror images are among the views.
     pub fn mirrors(self) -> bool {
         matches!(self, Self::Hflip | Self::HflipTranslate | Self::TenCrop)
     }
 
-    /// Whether each image is cropped several times.
+    /// True if each image is cropped several times.
     pub fn crops(self) -> bool {
         matches!(self, Self::FiveCrop | Self::TenCrop)
     }
 
-    /// Whether each sample holds several images.
+    /// True if each sample holds several images.
     pub fn has_views(self) -> bool {
         matches!(self, Self::FiveCrop | Self::TenCrop | Self::Draws(_))
     }

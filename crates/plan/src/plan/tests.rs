@@ -1,5 +1,8 @@
+//! Plans of whole experiments: numbers, pages and problems.
+
 use std::path::Path;
 
+use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
     BackendPlan, BatchPlan, Bf16Instructions, Cadence, Costs, DataFacts, Facts, Memory, Modality,
@@ -9,10 +12,9 @@ use train_numbers::units::{Bytes, WorldSize};
 
 mod gpus;
 mod groups;
-mod images;
-mod sharded;
+mod kinds;
 
-const ANIMALS: &str = r#"[model]
+pub(super) const ANIMALS: &str = r#"[model]
 name = "resnet18"
 
 [data]
@@ -102,19 +104,19 @@ fn outputs_are_those_of_the_target() {
     assert_eq!(good(ANIMALS, &one, &facts(&[], 0)).model.outputs, 1);
 }
 
-fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
+pub(super) fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
     let flops = activations.map(|_| 1_819_066_368);
     Costs { memory: Memory::of(plan, activations), flops, is_estimated: false }
 }
 
-fn read(text: &str, overrides: &[&str]) -> Loaded {
+pub(super) fn read(text: &str, overrides: &[&str]) -> Loaded {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
     let vocabulary = Vocabulary::open();
     load_text(Path::new("animals.toml"), text, &overrides, &vocabulary)
         .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }
 
-fn animals() -> Facts {
+pub(super) fn animals() -> Facts {
     let source = SourcePlan {
         line: "data/train and data/val".to_owned(),
         ..SourcePlan::new("image_folder", Modality::Images)
@@ -191,7 +193,7 @@ pub(super) fn small() -> Plan {
 }
 
 #[track_caller]
-fn good(text: &str, overrides: &[&str], facts: &Facts) -> Plan {
+pub(super) fn good(text: &str, overrides: &[&str], facts: &Facts) -> Plan {
     plan(text, overrides, facts).unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }
 
@@ -204,6 +206,20 @@ fn told(text: &str, overrides: &[&str], facts: &Facts) -> Vec<String> {
         None => problem.to_string(),
     };
     problems.iter().map(told).collect()
+}
+
+#[test]
+fn images_end_with_one_shape() {
+    let plan = good(ANIMALS, &[], &animals());
+    assert_eq!(plan.model.input, [3, 224, 224]);
+    let digits = digits();
+    let mnist = "[model]\nname = 'mlp'\n[data]\nname = 'mnist'\ndir = \
+                 'data/mnist'\n[train]\nepochs = 1\nbatch_size = 64\n";
+    assert_eq!(good(mnist, &[], &digits).model.input, [1, 28, 28]);
+    let shapes = mnist.replace("'mnist'\ndir = 'data/mnist'", "'shapes'\nimage_size = 48");
+    let mut generated = animals();
+    generated.data.sample = Some(vec![3, 48, 48]);
+    assert_eq!(good(&shapes, &[], &generated).model.input, [3, 48, 48]);
 }
 
 #[test]

@@ -1,64 +1,11 @@
-//! Image transforms as asked, and the shape that a sample has after them.
-
-use std::path::PathBuf;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+//! Image transforms, the shape of a sample after them, and warnings about doubtful ones.
 
 use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problem};
-use crate::plan::{Cameras, DataFacts, Facts, KindFacts, shown};
+use crate::plan::{Cameras, DataFacts, Facts, Images, PixelStats, Sides, TrainedOn, Unfit};
+use crate::terminal::shown;
 
-/// Height and width, in pixels.
-pub type Sides = (u32, u32);
-
-/// How a value of a pixel is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PixelDtype {
-    /// 8 bits, white is 255.
-    #[default]
-    Uint8,
-    /// 16 bits, white is 65,535.
-    Uint16,
-}
-
-impl PixelDtype {
-    /// Whether it has 8 bits, as it has unless something else is asked for.
-    pub fn is_usual(&self) -> bool {
-        *self == Self::Uint8
-    }
-
-    /// Bytes of a value.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Uint8 => 1,
-            Self::Uint16 => 2,
-        }
-    }
-}
-
-/// The images that a transform gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Images {
-    /// 1 (grey) or 3 (RGB).
-    pub channels: usize,
-    /// Size of all of them; `None` = they may differ.
-    pub size: Option<Sides>,
-    /// How their values are stored.
-    pub dtype: PixelDtype,
-    /// Cameras that they are of, where they are part of observations; else 0.
-    pub cameras: usize,
-}
-
-impl Images {
-    /// Images of 8 bits.
-    pub fn new(channels: usize, size: Option<Sides>) -> Self {
-        Self { channels, size, dtype: PixelDtype::Uint8, cameras: 0 }
-    }
-}
-
-/// A list of transforms with what is always in it.
+/// A list of transforms, with those that are always in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransformFacts {
     /// All transforms, in order.
@@ -67,42 +14,33 @@ pub struct TransformFacts {
     pub channels: usize,
     /// Size of all images after them; `None` = they may differ.
     pub size: Option<Sides>,
-    /// What the experiment's own list makes of black and white in each channel, if it says so.
+    /// Black and white in each channel after the experiment's own list, if it normalizes.
     pub values: Option<Vec<[f64; 2]>>,
-    /// Names of those that draw random numbers.
+    /// Names of the random transforms.
     pub random: Vec<String>,
 }
 
-/// What a file beside weights says of the images that they were trained on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrainedOn {
-    /// The file.
-    pub file: PathBuf,
-    /// Mean of each channel, of values from 0 to 1.
-    pub mean: Vec<f64>,
-    /// Standard deviation of each channel.
-    pub std: Vec<f64>,
-    /// How they were resized (`bicubic`); `None` = the file does not say.
-    #[serde(default)]
-    pub interpolation: Option<String>,
-}
+/// Returns the facts of a list of transforms of such images, which the statistics normalize where no
+/// transform does, or the index of the transform that does not fit.
+pub(super) type DescribeTransforms<'a> =
+    &'a dyn Fn(&[Choice], &Images, Option<&PixelStats>) -> Result<TransformFacts, (usize, Unfit)>;
 
-/// Both lists, and the shape of a sample after either.
+/// The transforms of `[data.transforms]`, and the shape of a sample after them.
 #[derive(Debug)]
-pub(crate) struct Transformed {
-    pub(crate) train: Vec<Choice>,
-    pub(crate) val: Vec<Choice>,
+pub(super) struct TransformPlan {
+    pub(super) train: Vec<Choice>,
+    pub(super) val: Vec<Choice>,
     /// (channels, height, width) or (features).
-    pub(crate) input: Vec<usize>,
-    /// Images among them, after the transforms.
-    pub(crate) cameras: Option<Cameras>,
-    /// What is probably not meant, in words.
-    pub(crate) notes: Vec<String>,
+    pub(super) input: Vec<usize>,
+    /// Cameras of an observation, with the shape of their images after the transforms.
+    pub(super) cameras: Option<Cameras>,
+    /// Warnings about transforms that look like mistakes.
+    pub(super) notes: Vec<String>,
 }
 
-impl Transformed {
-    /// Of samples that are images, or hold images of these cameras behind the numbers of each
-    /// observation.
+impl TransformPlan {
+    /// The plan for samples that are images of `shape`, or hold such images behind the numbers of
+    /// each observation.
     fn new(train: Vec<Choice>, val: Vec<Choice>, shape: [usize; 3], data: &DataFacts) -> Self {
         let cameras = data
             .cameras
@@ -116,13 +54,13 @@ impl Transformed {
     }
 }
 
-/// The lists as asked; what comes out of both must have one shape.
-pub(crate) fn decide(
+/// The plan of `[data.transforms]`. Both lists must lead to the same shape.
+pub(super) fn decide(
     loaded: &Loaded,
     facts: &Facts,
-    kinds: &dyn KindFacts,
-) -> Result<Transformed, Vec<Problem>> {
-    let asked = &loaded.experiment.data.transforms;
+    describe: DescribeTransforms<'_>,
+) -> Result<TransformPlan, Vec<Problem>> {
+    let config = &loaded.experiment.data.transforms;
     let data = &facts.data;
     let of = |[channels, height, width]: [usize; 3]| {
         Images::new(channels, Some((height as u32, width as u32)))
@@ -138,34 +76,37 @@ pub(crate) fn decide(
         }
         (None, None) => Images { dtype: data.pixel_dtype, ..Images::new(3, None) },
     };
-    let decide = |key, asked: &[Entry]| list(loaded, key, asked, &images, data, kinds);
-    let train = decide("data.transforms.train", &asked.train);
-    let val = decide("data.transforms.val", &asked.val);
+    let decide = |key, entries: &[Entry]| list(loaded, key, entries, &images, data, describe);
+    let train = decide("data.transforms.train", &config.train);
+    let val = decide("data.transforms.val", &config.val);
     let ((train, input), (val, val_input)) = match (train, val) {
         (Ok(train), Ok(val)) => (train, val),
         (train, val) => return Err([train.err(), val.err()].into_iter().flatten().collect()),
     };
-    let weights = Weights::of(loaded, facts);
+    let weights = PretrainedSource::of(loaded, facts);
     let notes = if data.pixels.is_some() { Vec::new() } else { doubtful(&train, &val, &weights) };
     if input != val_input {
         let what = differing(input, val_input);
         return Err(vec![at_list(loaded, "data.transforms.val", what)]);
     }
-    Ok(Transformed { notes, ..Transformed::new(train.list, val.list, input, data) })
+    Ok(TransformPlan { notes, ..TransformPlan::new(train.list, val.list, input, data) })
 }
 
-/// Samples that are transformed by nothing.
-fn without_images(loaded: &Loaded, vector: &[usize]) -> Result<Transformed, Problem> {
-    let asked = &loaded.experiment.data.transforms;
-    let lists = [("data.transforms.train", &asked.train), ("data.transforms.val", &asked.val)];
+/// The plan for samples without images, which no transform may change.
+fn without_images(loaded: &Loaded, vector: &[usize]) -> Result<TransformPlan, Problem> {
+    let config = &loaded.experiment.data.transforms;
+    let lists = [("data.transforms.train", &config.train), ("data.transforms.val", &config.val)];
     if let Some((key, _)) = lists.into_iter().find(|(_, list)| !list.is_empty()) {
         let what = "change images, but the observations hold none".to_owned();
         return Err(at_list(loaded, key, what));
     }
-    let train = Vec::new();
-    let val = Vec::new();
-    let notes = Vec::new();
-    Ok(Transformed { train, val, input: vector.to_vec(), cameras: None, notes })
+    Ok(TransformPlan {
+        train: Vec::new(),
+        val: Vec::new(),
+        input: vector.to_vec(),
+        cameras: None,
+        notes: Vec::new(),
+    })
 }
 
 /// "gives images of 32x32, but training gives 64x64"
@@ -181,19 +122,15 @@ fn differing([channels, height, width]: [usize; 3], val: [usize; 3]) -> String {
 fn list(
     loaded: &Loaded,
     key: &'static str,
-    asked: &[Entry],
+    entries: &[Entry],
     images: &Images,
     data: &DataFacts,
-    kinds: &dyn KindFacts,
+    describe: DescribeTransforms<'_>,
 ) -> Result<(TransformFacts, [usize; 3]), Problem> {
-    let choices: Vec<Choice> = asked.iter().map(Entry::choice).collect();
-    let facts = kinds.transforms(&choices, images, data.pixels.as_ref());
-    let facts = facts.map_err(|(index, unfit)| {
-        let problem = loaded.problem(&format!("{key}[{index}].{}", unfit.key), unfit.what);
-        match unfit.help {
-            Some(help) => problem.help(help),
-            None => problem,
-        }
+    let choices: Vec<Choice> = entries.iter().map(Entry::choice).collect();
+    let facts = describe(&choices, images, data.pixels.as_ref()).map_err(|(index, unfit)| {
+        let key = format!("{key}[{index}].{}", unfit.key);
+        unfit.problem(|what| loaded.problem(&key, what))
     })?;
     let (height, width) = facts.size.ok_or_else(|| {
         let what = "produces different sizes, which cannot be batched".to_owned();
@@ -213,17 +150,17 @@ fn at_list(loaded: &Loaded, key: &str, what: String) -> Problem {
     loaded.problem_at(key, last.as_deref().unwrap_or("data.name"), what)
 }
 
-/// The weights that images are prepared for.
-enum Weights<'a> {
-    /// None of another program.
+/// Origin of the weights that images are prepared for.
+enum PretrainedSource<'a> {
+    /// Random weights, or those of a run of ddprun.
     Own,
-    /// The weights of `model.pretrained`, without a description of their preprocessing.
+    /// Weights of another program, without a description of their preprocessing.
     Foreign,
-    /// The same, with what lies beside them.
+    /// Weights of another program, with a description of their preprocessing.
     Described(&'a TrainedOn),
 }
 
-impl<'a> Weights<'a> {
+impl<'a> PretrainedSource<'a> {
     fn of(loaded: &Loaded, facts: &'a Facts) -> Self {
         match (&loaded.experiment.model.pretrained, &facts.trained_on) {
             (Some(_), Some(described)) => Self::Described(described),
@@ -234,7 +171,11 @@ impl<'a> Weights<'a> {
 }
 
 /// Warnings about transforms that look like mistakes.
-fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>) -> Vec<String> {
+fn doubtful(
+    train: &TransformFacts,
+    val: &TransformFacts,
+    weights: &PretrainedSource<'_>,
+) -> Vec<String> {
     const LISTS: [&str; 2] = ["data.transforms.train", "data.transforms.val"];
     let mut notes = Vec::new();
     let [of_train, of_val] = [train, val].map(|list| list.values.as_deref().map(statistics));
@@ -261,13 +202,13 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
         }
     }
     match (weights, of_train.as_ref().or(of_val.as_ref())) {
-        (Weights::Foreign, None) => notes.push(
+        (PretrainedSource::Foreign, None) => notes.push(
             "images are not normalized, but the weights of `model.pretrained` were probably \
              trained on images that were: ImageNet's are `mean = [0.485, 0.456, 0.406]` and `std = \
              [0.229, 0.224, 0.225]` of the transform `normalize`"
                 .to_owned(),
         ),
-        (Weights::Described(described), found) => {
+        (PretrainedSource::Described(described), found) => {
             let theirs = (described.mean.clone(), described.std.clone());
             let identity = (vec![0.0], vec![1.0]);
             let ours = found.unwrap_or(&identity);
@@ -312,7 +253,7 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
     notes
 }
 
-/// How images are resized, if they are; torchvision's default is `bilinear`.
+/// Interpolation by which images are resized, if they are; torchvision's default is `bilinear`.
 fn interpolation(list: &[Choice]) -> Option<&str> {
     let resize = list.iter().find(|transform| transform.name.contains("resize"))?;
     let given = resize.options.get("interpolation").and_then(|value| value.as_str());
@@ -326,14 +267,14 @@ fn one_sided(with: &str, without: &str) -> String {
     )
 }
 
-/// Mean and deviation of each channel, by what becomes of black and white.
+/// Mean and standard deviation of each channel, from the values of black and white.
 fn statistics(values: &[[f64; 2]]) -> (Vec<f64>, Vec<f64>) {
     let std = |[black, white]: &[f64; 2]| 1.0 / (white - black);
     let mean = |pair: &[f64; 2]| -pair[0] * std(pair);
     (values.iter().map(mean).collect(), values.iter().map(std).collect())
 }
 
-/// Whether two pairs of lists are the same but for rounding; one number stands for all channels.
+/// True if two pairs of lists are the same but for rounding; one number stands for all channels.
 fn is_near((mean, std): &(Vec<f64>, Vec<f64>), other: &(Vec<f64>, Vec<f64>)) -> bool {
     let near = |a: &[f64], b: &[f64]| {
         let n = a.len().max(b.len());
@@ -343,8 +284,8 @@ fn is_near((mean, std): &(Vec<f64>, Vec<f64>), other: &(Vec<f64>, Vec<f64>)) -> 
     near(mean, &other.0) && near(std, &other.1)
 }
 
-/// `mean` and `std` as the experiment gives them, if a transform has them: what becomes of white is
-/// in f32, by which they differ in the last digits.
+/// `mean` and `std` as the experiment gives them, if a transform has them. Those from the values of
+/// black and white, which are f32, differ in the last digits.
 fn as_written(transforms: &TransformFacts) -> Option<(String, String)> {
     let found = transforms.list.iter().rev();
     let mut pairs = found.filter_map(|it| it.options.get("mean").zip(it.options.get("std")));
@@ -362,6 +303,8 @@ fn numbers(list: &[f64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -375,7 +318,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>, says: &[&str]) {
+    fn check(
+        train: &TransformFacts,
+        val: &TransformFacts,
+        weights: &PretrainedSource<'_>,
+        says: &[&str],
+    ) {
         let notes = doubtful(train, val, weights);
         assert_eq!(notes.len(), says.len(), "{notes:?}");
         assert!(notes.iter().zip(says).all(|(note, says)| note.contains(says)), "{notes:?}");
@@ -384,46 +332,51 @@ mod tests {
     #[test]
     fn lists_that_do_not_agree_are_noted() {
         let (with, without) = (list(Some(IMAGENET), &[]), list(None, &[]));
-        check(&with, &with, &Weights::Own, &[]);
-        check(&without, &without, &Weights::Own, &[]);
+        check(&with, &with, &PretrainedSource::Own, &[]);
+        check(&without, &without, &PretrainedSource::Own, &[]);
         let one = "`data.transforms.train` normalizes images, `data.transforms.val` does not";
-        check(&with, &without, &Weights::Own, &[one]);
+        check(&with, &without, &PretrainedSource::Own, &[one]);
         let other = "`data.transforms.val` normalizes images, `data.transforms.train` does not";
-        check(&without, &with, &Weights::Own, &[other]);
+        check(&without, &with, &PretrainedSource::Own, &[other]);
         let half = list(Some(([0.5; 3], [0.5; 3])), &[]);
-        check(&with, &half, &Weights::Own, &["different numbers"]);
+        check(&with, &half, &PretrainedSource::Own, &["different numbers"]);
     }
 
     #[test]
     fn numbers_of_bytes_and_chance_in_evaluations_are_noted() {
         let bytes = list(Some(([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])), &[]);
-        check(&bytes, &bytes, &Weights::Own, &["`mean = [123.675, 116.28, 103.53]`"]);
+        check(&bytes, &bytes, &PretrainedSource::Own, &["`mean = [123.675, 116.28, 103.53]`"]);
         // As f32 they would be 116.281 and 58.4002.
         let written = [("mean", [116.28]), ("std", [58.4])];
         let options = written.map(|(key, list)| (key.to_owned(), list.as_slice().into())).into();
         let normalize = Choice { name: "normalize".to_owned(), options };
         let bytes = TransformFacts { list: vec![normalize], ..bytes };
-        check(&bytes, &bytes, &Weights::Own, &["`mean = [116.28]` and `std = [58.4]` seem"]);
+        check(
+            &bytes,
+            &bytes,
+            &PretrainedSource::Own,
+            &["`mean = [116.28]` and `std = [58.4]` seem"],
+        );
         let plain = list(None, &[]);
-        check(&plain, &list(None, &["random_crop"]), &Weights::Own, &["`random_crop`"]);
-        check(&list(None, &["random_crop"]), &plain, &Weights::Own, &[]);
+        check(&plain, &list(None, &["random_crop"]), &PretrainedSource::Own, &["`random_crop`"]);
+        check(&list(None, &["random_crop"]), &plain, &PretrainedSource::Own, &[]);
     }
 
     #[test]
     fn weights_of_others_want_the_images_that_they_were_trained_on() {
         let (with, without) = (list(Some(IMAGENET), &[]), list(None, &[]));
-        check(&without, &without, &Weights::Foreign, &["ImageNet's are `mean = [0.485"]);
-        check(&with, &with, &Weights::Foreign, &[]);
+        check(&without, &without, &PretrainedSource::Foreign, &["ImageNet's are `mean = [0.485"]);
+        check(&with, &with, &PretrainedSource::Foreign, &[]);
         let file = PathBuf::from("w/config.json");
         let half = TrainedOn { file, mean: vec![0.5; 3], std: vec![0.5; 3], interpolation: None };
         let said = "trained on images of `mean = [0.5, 0.5, 0.5]` and `std = [0.5, 0.5, 0.5]`, as \
                     `w/config.json` says; here they are ";
         let given = said.to_owned() + "`mean = [0.485";
-        check(&with, &with, &Weights::Described(&half), &[&given]);
+        check(&with, &with, &PretrainedSource::Described(&half), &[&given]);
         let none = said.to_owned() + "not normalized";
-        check(&without, &without, &Weights::Described(&half), &[&none]);
+        check(&without, &without, &PretrainedSource::Described(&half), &[&none]);
         let same = list(Some(([0.5; 3], [0.5; 3])), &[]);
-        check(&same, &same, &Weights::Described(&half), &[]);
+        check(&same, &same, &PretrainedSource::Described(&half), &[]);
         let resized = |how: Option<&str>| {
             let how = how.map(|how| ("interpolation".to_owned(), how.into()));
             let options = how.into_iter().collect();
@@ -433,8 +386,8 @@ mod tests {
         let bicubic = TrainedOn { interpolation: Some("bicubic".to_owned()), ..half };
         let plain = resized(None);
         let here = ["`bicubic` interpolation, as `w/config.json` says; here it is `bilinear`"];
-        check(&plain, &plain, &Weights::Described(&bicubic), &here);
+        check(&plain, &plain, &PretrainedSource::Described(&bicubic), &here);
         let same = resized(Some("bicubic"));
-        check(&same, &same, &Weights::Described(&bicubic), &[]);
+        check(&same, &same, &PretrainedSource::Described(&bicubic), &[]);
     }
 }

@@ -1,4 +1,4 @@
-//! What others wrote, as it may be shown on a terminal.
+//! Untrusted text, escaped for a terminal.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     spelled(text, |c| c == '\n')
 }
 
-/// As [`escape`], of a name, which stays on its line.
+/// Escapes a name, line ends too, so that it stays on one line.
 pub fn escape_name(name: &str) -> Cow<'_, str> {
     spelled(name, |_| false)
 }
 
-/// As [`escape`]; tabs stay too.
+/// Escapes text as [`escape`] does, but keeps tabs.
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     spelled(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -35,12 +35,12 @@ fn spelled(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
         .into()
 }
 
-/// What ends a line, or turns the direction of writing.
+/// True for characters that end a line or change the direction of writing.
 fn is_mark(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// As [`escape`], with as many bytes, so that places in the text stay where they are: each byte of
+/// Escapes text without changing its length, so that byte ranges stay valid: each byte of
 /// such a character is a question mark. Tabs stay too, and line ends of both kinds; a carriage
 /// return within a line would draw its end over its beginning.
 pub fn mask(text: &str) -> Cow<'_, str> {

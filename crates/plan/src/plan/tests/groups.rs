@@ -85,7 +85,7 @@ fn in_blocks(model: &ModelPlan) -> Result<ModelFacts, String> {
     describe(model).map(|facts| ModelFacts { parameters, head: vec!["fc.".to_owned()], ..facts })
 }
 
-/// Of each parameter, the epochs before it is trained, and whether it is at all.
+/// The epochs before each parameter is trained, and whether it is trained at all.
 fn starts(text: &str, changes: &[&str]) -> Vec<(f64, bool)> {
     let plan = Plan::new(&read(text, changes), &animals(), &in_blocks).unwrap();
     let epoch = plan.length.steps_per_epoch as f64;
