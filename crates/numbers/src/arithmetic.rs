@@ -1,4 +1,5 @@
-//! Numeric choices of a model: precisions, algorithms of convolutions, scaling of rotary embeddings.
+//! Numeric choices of a model: precisions, algorithms of convolutions, scaling of rotary
+//! embeddings.
 
 use std::fmt;
 

@@ -161,7 +161,8 @@ impl Stream {
         1.0 / (1.0 + (b - a).exp())
     }
 
-    /// Draws the logarithm of a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang 2000).
+    /// Draws the logarithm of a number of the gamma distribution of shape `alpha` (Marsaglia and
+    /// Tsang 2000).
     fn ln_gamma(&mut self, alpha: f64) -> f64 {
         if alpha < 1.0 {
             let boost = (1.0 - self.uniform()).ln() / alpha;

@@ -1,5 +1,5 @@
-//! Helpers for the tests of several crates: damaged inputs, notes of skipped tests, and assertions on
-//! error messages.
+//! Helpers for the tests of several crates: damaged inputs, notes of skipped tests, and assertions
+//! on error messages.
 
 use std::fmt::Display;
 

@@ -1,5 +1,5 @@
-//! Notes of tests that need something this machine does not have. `tests/summary.rs` prints them at the
-//! end of `cargo test`.
+//! Notes of tests that need something this machine does not have. `tests/summary.rs` prints them at
+//! the end of `cargo test`.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use std::io::Write;
@@ -23,8 +23,8 @@ pub fn skipped(missing: &str) {
     std::fs::write(file, format!("{test}: {missing}\n")).unwrap();
 }
 
-/// The Python that `PYTHON` names, or else `python3`, if it has these modules (`numpy, PIL`); else notes
-/// that they are missing.
+/// The Python that `PYTHON` names, or else `python3`, if it has these modules (`numpy, PIL`); else
+/// notes that they are missing.
 #[expect(clippy::disallowed_methods, reason = "of the tests, not of a run")]
 pub fn python(modules: &str) -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());

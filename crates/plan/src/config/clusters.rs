@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json, json};
 
 use crate::config::json_schema::of_kind_named;
-use crate::config::keys::path_of;
+use crate::config::keys::{join, path_of};
 use crate::config::kind::{Choice, FamilySpec, Options, page};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::{Problem, Problems};
-use crate::config::reader::{Reader, join};
-use crate::config::suggest::{any_of, closest};
+use crate::config::reader::Reader;
+use crate::config::suggest::{any_of, remedy};
 use crate::config::table::{declared, table};
 use crate::config::{Vocabulary, text};
 
@@ -81,18 +81,14 @@ impl Unknown {
     /// A remedy, if there is one.
     pub fn help(&self) -> Option<String> {
         let Self::Name { name, known } = self else { return None };
-        let names = || known.iter().map(String::as_str);
-        Some(match closest(name, names()) {
-            _ if known.is_empty() => {
-                let name = if name.is_empty() { "lab" } else { name };
-                format!(
-                    "describe it in `ddprun.toml`, for example:\n    [cluster.{name}]\n    kind = \
-                     \"slurm\"\n    partition = \"gpu\""
-                )
-            }
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("choose {}", any_of(names())),
-        })
+        if !known.is_empty() {
+            return Some(remedy(name, known.iter().map(String::as_str)));
+        }
+        let name = if name.is_empty() { "lab" } else { name };
+        Some(format!(
+            "describe it in `ddprun.toml`, for example:\n    [cluster.{name}]\n    kind = \
+             \"slurm\"\n    partition = \"gpu\""
+        ))
     }
 }
 

@@ -9,7 +9,7 @@ use figment::Figment;
 use figment::value::{Dict, Value};
 
 use crate::config::faults::{Fault, faults, stand_in};
-use crate::config::keys::{Page, dotted, path_of};
+use crate::config::keys::{Page, dotted, join, json, path_of};
 use crate::config::kind::{BACKEND, Entry, FamilySpec, LISTS, Modality, Options, Spec, TABLES};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
@@ -112,13 +112,13 @@ impl Extraction<'_> {
         let list = strongest(self.layers, path).and_then(|index| self.layers[index].get(path));
         let n = list.and_then(Value::as_array).map_or(0, <[Value]>::len);
         for index in 0..n {
-            let path = [path, &[index.to_string()]].concat();
+            let path = join(path, &index.to_string());
             let Some(given) = self.table(&path) else { continue };
             let name = given.get("name").and_then(Value::as_str);
             let Some(kind) = self.kind(family, &path, name) else { continue };
             self.options(kind, &path, given);
             for key in kind.keys.iter().filter(|key| key.is_list()) {
-                self.list(family, &[&path[..], std::slice::from_ref(&key.name)].concat());
+                self.list(family, &join(&path, &key.name));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Extraction<'_> {
         if let Some(kind) = family.kind(name) {
             return Some(kind);
         }
-        let at = [path, &["name".to_owned()]].concat();
+        let at = join(path, "name");
         let index = strongest(self.layers, &at)?;
         let given = samples(self.layers, self.vocabulary);
         let fits = |kind: &&Spec| {
@@ -241,7 +241,7 @@ impl Extraction<'_> {
     /// Reports an option that a kind cannot do without, and fills in an example.
     fn missing_option(&mut self, kind: &Spec, table: &[String], fault: &Fault<'_>) {
         let Some(key) = fault.path.first().and_then(|name| kind.key(name)) else { return };
-        let (at, path) = ([table, &["name".to_owned()]].concat(), [table, &fault.path].concat());
+        let (at, path) = (join(table, "name"), [table, &fault.path].concat());
         let index = strongest(self.layers, &at).unwrap_or(0);
         let what = format!("`{}` needs `{}`", kind.name, key.name);
         // The defaults are nothing that a user could look at.
@@ -310,10 +310,6 @@ fn complete(family: &FamilySpec, entry: &Entry) -> Option<Entry> {
 fn own(table: Dict, kind: &Spec) -> Dict {
     let is_off = |value: &Value| matches!(value, Value::Empty(..));
     table.into_iter().filter(|(key, value)| kind.key(key).is_some() && !is_off(value)).collect()
-}
-
-fn json(value: &Value) -> serde_json::Value {
-    serde_json::to_value(value).unwrap_or_default()
 }
 
 /// The family of which the table at `path`, or the entry of a list, chooses a kind.

@@ -7,6 +7,7 @@ use figment::error::Kind;
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
+use crate::config::keys::join;
 use crate::config::kind::example;
 use crate::config::spans::Path;
 use crate::config::table::{each_of, is_required, keys_of, on_the_way, words_of};
@@ -51,13 +52,13 @@ impl<'a> Search<'a, '_> {
     /// Fills in examples for required keys that `table`, which is at `path`, does not have.
     fn fill(&mut self, schema: &'a Value, table: &mut Dict, path: &Path) {
         for (key, inner) in keys_of(schema).into_iter().flatten() {
-            let path = [&path[..], std::slice::from_ref(key)].concat();
+            let path = join(path, key);
             match table.get_mut(key) {
                 Some(Given::Dict(_, table)) => self.fill(form_of(inner, "object"), table, &path),
                 Some(Given::Array(_, items)) if inner["items"]["properties"].is_object() => {
                     for (index, item) in items.iter_mut().enumerate() {
                         let Given::Dict(_, table) = item else { continue };
-                        let path = [&path[..], &[index.to_string()]].concat();
+                        let path = join(&path, &index.to_string());
                         self.fill(&inner["items"], table, &path);
                     }
                 }
@@ -75,7 +76,7 @@ impl<'a> Search<'a, '_> {
         for (key, value) in table {
             let keys = keys_of(schema).and_then(|keys| keys.get(key));
             if let Some(inner) = keys.or(each_of(schema)) {
-                let path = [&path[..], std::slice::from_ref(key)].concat();
+                let path = join(path, key);
                 self.value(inner, value, &path);
             }
         }
@@ -99,7 +100,7 @@ impl<'a> Search<'a, '_> {
         let n_before = self.found.len();
         if let (Given::Array(_, items), Some(inner)) = (value, form.get("items")) {
             for (index, item) in items.iter().enumerate() {
-                self.value(inner, item, &[&path[..], &[index.to_string()]].concat());
+                self.value(inner, item, &join(path, &index.to_string()));
             }
         }
         if self.found.len() == n_before {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use figment::value::Value as Given;
 use serde_json::Value;
 
-use crate::config::keys::{Known, Page, dotted};
+use crate::config::keys::{KeyTree, Page, dotted};
 use crate::config::kind::Spec;
 use crate::config::schema::DECLARED;
 use crate::config::spans::Path;
@@ -87,20 +87,20 @@ pub(crate) fn whole(path: &[String], page: &Page) -> Option<String> {
     let mut right = Path::new();
     for part in path {
         let name = match known {
-            Known::Table(keys) | Known::Open(keys) => {
+            KeyTree::Table(keys) | KeyTree::Open(keys) => {
                 let name = among(part, keys.keys().map(String::as_str))?;
                 known = keys.get(name)?;
                 name
             }
-            Known::Each(inner) => {
+            KeyTree::Each(inner) => {
                 known = inner;
                 part
             }
-            Known::Leaf | Known::List(_) | Known::Nested => return None,
+            KeyTree::Leaf | KeyTree::List(_) | KeyTree::Nested => return None,
         };
         right.push(name.to_owned());
     }
-    matches!(known, Known::Leaf).then(|| dotted(&right))
+    matches!(known, KeyTree::Leaf).then(|| dotted(&right))
 }
 
 /// `path`, and further into `value` as long as there is one way: what an override names.

@@ -29,6 +29,22 @@ pub(crate) enum KeyTree {
     Each(Box<KeyTree>),
 }
 
+impl KeyTree {
+    /// The keys that may stand below `key`; `None` for lists, values and keys that are not known.
+    pub(crate) fn child(&self, key: &str) -> Option<&Self> {
+        match self {
+            Self::Table(keys) | Self::Open(keys) => keys.get(key),
+            Self::Each(inner) => Some(inner),
+            Self::List(_) | Self::Nested | Self::Leaf => None,
+        }
+    }
+
+    /// True if a list of tables may stand here.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Nested)
+    }
+}
+
 /// The tree of all keys, with examples, and the reference page.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -226,7 +242,17 @@ pub fn dotted(path: &[String]) -> String {
     })
 }
 
-/// The way back from [`dotted`].
+/// `path` and one key more.
+pub(crate) fn join(path: &[String], key: &str) -> Path {
+    path.iter().cloned().chain([key.to_owned()]).collect()
+}
+
+/// The value as JSON.
+pub(crate) fn json(value: &Value) -> Json {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// Parses a dotted name, as [`dotted`] writes it.
 pub(crate) fn path_of(dotted: &str) -> Path {
     let mut path = Path::new();
     let mut quoted = false;

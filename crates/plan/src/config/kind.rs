@@ -51,8 +51,8 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// Capabilities that the rest of the experiment may use.
     const OFFERS: &'static [Offer] = &[];
 
-    /// The value of `name` for this instance, where several names stand for one type that differs in a
-    /// field of its own.
+    /// The value of `name` for this instance, where several names stand for one type that differs
+    /// in a field of its own.
     fn name(&self) -> &'static str {
         Self::NAME
     }

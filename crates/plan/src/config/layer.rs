@@ -9,7 +9,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
 use serde::Serialize;
 
-use crate::config::keys::dotted;
+use crate::config::keys::{dotted, join};
 use crate::config::problem::{NamedText, Problem};
 use crate::config::schema::Experiment;
 use crate::config::spans::{self, KeySpan, Path};
@@ -180,12 +180,12 @@ impl Layer {
         for (index, entry) in entries.iter_mut().enumerate() {
             if let Value::String(..) = entry {
                 *entry = Dict::from([("name".to_owned(), entry.clone())]).into();
-                named.push([path, &[index.to_string()]].concat());
+                named.push(join(path, &index.to_string()));
             }
         }
         for entry in named {
             if let Some(place) = self.places.get(&entry).cloned() {
-                self.places.insert([&entry[..], &["name".to_owned()]].concat(), place);
+                self.places.insert(join(&entry, "name"), place);
             }
         }
     }

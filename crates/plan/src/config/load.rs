@@ -91,8 +91,8 @@ pub(crate) struct Stack {
     /// For each layer, how many sources are weaker: all overrides of a command line are one source.
     groups: Vec<usize>,
     problems: Vec<Problem>,
-    /// True if files that the experiment names must exist: it is for this machine, and its paths begin
-    /// in the current folder.
+    /// True if files that the experiment names must exist: it is for this machine, and its paths
+    /// begin in the current folder.
     is_here: bool,
 }
 
@@ -268,8 +268,8 @@ impl Stack {
         vocabulary.families().iter().filter_map(kind).collect()
     }
 
-    /// Drops keys of a weaker source that belong only to its own kind, where a stronger source names
-    /// another kind.
+    /// Drops keys of a weaker source that belong only to its own kind, where a stronger source
+    /// names another kind.
     fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
         let lists = vocabulary.lists();
         for OwnedList { table, key, owner } in lists.iter().flat_map(FamilySpec::owned_lists) {

@@ -88,8 +88,8 @@ impl Loaded {
         self.sources.insert(key.to_owned(), Source::Target);
     }
 
-    /// Removes the defaults of keys that another key overrules: they would be refused beside that key
-    /// in `resolved.toml`.
+    /// Removes the defaults of keys that another key overrules: they would be refused beside that
+    /// key in `resolved.toml`.
     pub(crate) fn leave_out_overruled(&mut self, vocabulary: &Vocabulary) {
         for key in check::split::overruled(self, vocabulary) {
             self.experiment.data.options.remove(key);

@@ -1,4 +1,4 @@
-//! Values out of layers, each of the kind that is wanted or a problem with a caret under it.
+//! Reads typed values out of layers, or reports them with a caret.
 
 use figment::value::{Dict, Value};
 use serde::de::DeserializeOwned;
@@ -6,12 +6,11 @@ use serde::de::DeserializeOwned;
 use crate::config::check::{Finding, range};
 use crate::config::extract::strongest;
 use crate::config::faults::{ReadTable, faults};
-use crate::config::keys::{dotted, path_of};
+use crate::config::keys::{dotted, join, json, path_of};
 use crate::config::kind::{Choice, FamilySpec, Options, Spec, example};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
-use crate::config::spans::Path;
-use crate::config::suggest::{any_of, closest};
+use crate::config::suggest::{any_of, remedy};
 use crate::config::sweep::Json;
 use crate::config::table::{bounds, words_of};
 use crate::config::vocabulary::Vocabulary;
@@ -101,11 +100,7 @@ impl Reader {
         if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
             return Some(*meaning);
         }
-        let names = || words.iter().map(|(word, _)| *word);
-        let help = match closest(&text, names()) {
-            Some(word) => format!("did you mean `{word}`?"),
-            None => format!("choose {}", any_of(names())),
-        };
+        let help = remedy(&text, words.iter().map(|(word, _)| *word));
         self.wrong_help(path, format!("`{text}` is not known here"), help);
         None
     }
@@ -297,10 +292,7 @@ impl Reader {
             if known.contains(&key.as_str()) || other.contains(&key.as_str()) {
                 continue;
             }
-            let help = match closest(&key, known.iter().copied()) {
-                Some(word) => format!("did you mean `{word}`?"),
-                None => format!("choose {}", any_of(known.iter().copied())),
-            };
+            let help = remedy(&key, known.iter().copied());
             let at = join(path, &key);
             let order = strongest(&self.layers, &at).unwrap_or(0);
             let what = format!("is not a key of {}", self.noun);
@@ -310,7 +302,7 @@ impl Reader {
     }
 }
 
-/// Takes away what is at `path`; of a list the whole.
+/// Removes the value at `path`; a list as a whole.
 fn take_away(table: &mut Dict, path: &[String]) {
     let Some((key, rest)) = path.split_first() else { return };
     match table.get_mut(key) {
@@ -319,17 +311,8 @@ fn take_away(table: &mut Dict, path: &[String]) {
     }
 }
 
-/// `path` and one key more.
-pub(crate) fn join(path: &[String], key: &str) -> Path {
-    path.iter().cloned().chain([key.to_owned()]).collect()
-}
-
-/// The value as JSON.
-pub(crate) fn json(value: &Value) -> Json {
-    serde_json::to_value(value).unwrap_or_default()
-}
-
-/// Parameters are called by the key that they change; which of its values is meant, the caret says.
+/// Name of a path in messages: a parameter has the name of the key that it changes; the caret shows
+/// which of its values is meant.
 fn shown(path: &[String]) -> String {
     match path {
         [sweep, parameters, key, rest @ ..]

@@ -79,6 +79,14 @@ fn allowed(word: &str, candidate: &str) -> usize {
     (word.chars().count().max(candidate.chars().count()) / 3).max(1)
 }
 
+/// A remedy for a word that is none of `names`: the closest name, or all of them.
+pub(crate) fn remedy<'a>(word: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    match closest(word, names.clone()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("choose {}", any_of(names)),
+    }
+}
+
 /// "`a`, `b` or `c`"
 pub(crate) fn any_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();

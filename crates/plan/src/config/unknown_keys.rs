@@ -93,7 +93,7 @@ fn variable(path: &[String], page: &Page) -> Option<String> {
     Some(format!("DDPRUN_{}", key.replace('.', "__").to_uppercase()))
 }
 
-/// The misfit that the key at `path` is, if it is none of the schema's.
+/// A problem if the key at `path` is none of the schema's.
 pub(crate) fn unknown(
     layer: &Layer,
     path: &[String],
@@ -102,20 +102,15 @@ pub(crate) fn unknown(
 ) -> Option<Problem> {
     let mut known = page.known();
     for (depth, key) in path.iter().enumerate() {
-        known = match known {
-            KeyTree::Table(keys) => {
-                let Some(inner) = keys.get(key) else {
-                    let misfit = unknown_key(key, keys, &path[..depth], page, &ChosenKinds::new());
-                    let help = whole(path, page).map(|key| format!("did you mean `{key}`?"));
-                    let problem = layer.at_key(&path[..=depth], misfit.what, order);
-                    return Some(problem.help(help.unwrap_or(misfit.help)));
-                };
-                inner
-            }
-            KeyTree::Each(inner) => inner,
-            KeyTree::Open(keys) => keys.get(key)?,
-            KeyTree::List(_) | KeyTree::Nested | KeyTree::Leaf => return None,
-        };
+        if let KeyTree::Table(keys) = known
+            && !keys.contains_key(key)
+        {
+            let misfit = unknown_key(key, keys, &path[..depth], page, &ChosenKinds::new());
+            let help = whole(path, page).map(|key| format!("did you mean `{key}`?"));
+            let problem = layer.at_key(&path[..=depth], misfit.what, order);
+            return Some(problem.help(help.unwrap_or(misfit.help)));
+        }
+        known = known.child(key)?;
     }
     None
 }
@@ -124,17 +119,10 @@ pub(crate) fn unknown(
 pub(crate) fn is_in_list(path: &[String], page: &Page) -> bool {
     let mut known = page.known();
     for key in path {
-        known = match known {
-            KeyTree::Table(keys) | KeyTree::Open(keys) => {
-                let Some(inner) = keys.get(key) else { return false };
-                inner
-            }
-            KeyTree::Each(inner) => inner,
-            KeyTree::List(_) | KeyTree::Nested => return true,
-            KeyTree::Leaf => return false,
-        };
+        let Some(inner) = known.child(key) else { break };
+        known = inner;
     }
-    matches!(known, KeyTree::List(_) | KeyTree::Nested)
+    known.is_list()
 }
 
 fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
@@ -178,8 +166,8 @@ impl Search<'_> {
         }
     }
 
-    /// True if the value is not a list, but another component than the one that is named has a list at
-    /// this key: `layers = 2` of a model that counts its layers.
+    /// True if the value is not a list, but another component than the one that is named has a list
+    /// at this key: `layers = 2` of a model that counts its layers.
     fn is_other_list(&self, key: &str, value: &Value, path: &[String]) -> bool {
         let [table, _] = path else { return false };
         let is_list = matches!(value, Value::Array(..));

@@ -62,8 +62,8 @@ pub enum SplitRule {
     EttMinute,
     /// "7:1:2": training and test are rounded down, validation is the rest.
     Parts([u32; 3]),
-    /// "34560:11520:11520", or smaller numbers with the word "rows": counts of rows; further rows are not
-    /// used.
+    /// "34560:11520:11520", or smaller numbers with the word "rows": counts of rows; further rows
+    /// are not used.
     Rows([u32; 3]),
 }
 

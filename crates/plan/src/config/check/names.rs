@@ -7,7 +7,7 @@ use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::schema::AUTO_BACKEND;
-use crate::config::suggest::{any_of, closest};
+use crate::config::suggest::remedy;
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
@@ -68,8 +68,8 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     vec![Finding::new("experiment.name", what).help(FOLDER_NAME)]
 }
 
-/// True if a run's or a sweep's folder may have this name: it cannot lead out of the folder for logs,
-/// is not hidden there, and is no flag on the command line.
+/// True if a run's or a sweep's folder may have this name: it cannot lead out of the folder for
+/// logs, is not hidden there, and is no flag on the command line.
 pub(crate) fn is_folder_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=128).contains(&name.len()) && !name.starts_with(['.', '-']) && name.chars().all(plain)
@@ -175,10 +175,7 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
     if let Some(plain) = over_classes {
         return Some(finding.help(format!("use `{plain}`, the mean over classes (macro)")));
     }
-    Some(match closest(metric, names()) {
-        Some(meant) => finding.help(format!("did you mean `{meant}`?")),
-        None => finding.help(format!("choose {}", any_of(names()))),
-    })
+    Some(finding.help(remedy(metric, names())))
 }
 
 /// A backend that is not registered.

@@ -27,8 +27,8 @@ pub struct Spec {
     check: fn(&Options) -> Vec<Wrong>,
 }
 
-/// The part of a spec that needs the type of the kind. All else stands outside of generic functions,
-/// which the compiler translates anew for each of some 150 kinds.
+/// The part of a spec that needs the type of the kind. All else stands outside of generic
+/// functions, which the compiler translates anew for each of some 150 kinds.
 struct Type {
     name: &'static str,
     needs: &'static [Need],

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use figment::value::Value;
 
-use crate::config::keys::path_of;
-use crate::config::reader::{Reader, join, json};
+use crate::config::keys::{join, json, path_of};
+use crate::config::reader::Reader;
 use crate::config::spans::{KeySpan, Path};
 use crate::config::sweep::space::{Condition, canonical};
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};

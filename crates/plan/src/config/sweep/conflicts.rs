@@ -1,13 +1,13 @@
-//! Contradictions between settings of a sweep: conditions, method and parameters, and every value with
-//! the base.
+//! Contradictions between settings of a sweep: conditions, method and parameters, and every value
+//! with the base.
 
-use crate::config::keys::path_of;
+use crate::config::keys::{join, path_of};
 use crate::config::kind::Need;
 use crate::config::loaded::Loaded;
 use crate::config::problem::{Problem, Problems};
-use crate::config::reader::{Reader, join};
+use crate::config::reader::Reader;
 use crate::config::schema::Mode;
-use crate::config::suggest::{any_of, closest};
+use crate::config::suggest::{any_of, closest, remedy};
 use crate::config::sweep::METHOD;
 use crate::config::sweep::load::load_base;
 use crate::config::sweep::space::in_order;
@@ -79,8 +79,8 @@ fn leads_back(from: &str, to: &str, all: &[Parameter], depth: usize) -> bool {
         })
 }
 
-/// True if two entries of one key can never be active together: they have conditions on the same key,
-/// with no value in common.
+/// True if two entries of one key can never be active together: they have conditions on the same
+/// key, with no value in common.
 fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
     a.when.iter().any(|one| {
         let same = b.when.iter().filter(|other| other.key == one.key);
@@ -397,10 +397,7 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
         } else {
             format!("`{metric}` is not a metric that a run reports")
         };
-        let help = match closest(metric, validation()) {
-            Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("choose {}", any_of(validation())),
-        };
+        let help = remedy(metric, validation());
         reader.wrong_help(&key, what, help);
         return;
     }

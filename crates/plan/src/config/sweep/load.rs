@@ -8,13 +8,13 @@ use std::sync::Arc;
 use figment::value::{Dict, Value};
 
 use crate::config::check::{FOLDER_NAME, is_folder_name};
-use crate::config::keys::path_of;
+use crate::config::keys::{join, path_of};
 use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Override};
 use crate::config::problem::{NamedText, Problem, Problems};
-use crate::config::reader::{Reader, join};
+use crate::config::reader::Reader;
 use crate::config::schema::Mode;
 use crate::config::spans::KeySpan;
 use crate::config::sweep::file::{DECLARED, SweepTable};

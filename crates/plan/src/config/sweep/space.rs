@@ -235,8 +235,8 @@ pub fn canonical(value: &Json) -> String {
     }
 }
 
-/// The changes of a trial against the base in canonical form: trials of equal settings train the same
-/// model on the same data, bitwise identical.
+/// The changes of a trial against the base in canonical form: trials of equal settings train the
+/// same model on the same data, bitwise identical.
 pub fn setting_of(values: &Values, base: impl Fn(&str) -> Option<Json>) -> String {
     let is_change = |(key, value): &&(String, Json)| {
         let value = canonical(value);
