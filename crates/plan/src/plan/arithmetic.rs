@@ -79,7 +79,8 @@ impl Plan {
         distributed.all_reduce == AllReduce::Library && distributed.world_size > WorldSize::ONE
     }
 
-    /// "8 shards of 32 samples: the same bits on 1, 2, 4, 8 ranks", if shards are not simply the ranks.
+    /// "8 shards of 32 samples: the same bits on 1, 2, 4, 8 ranks", if shards are not simply the
+    /// ranks.
     fn shards_line(&self) -> Option<String> {
         let shards = self.batch.shards.get();
         let worlds: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();

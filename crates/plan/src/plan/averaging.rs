@@ -42,7 +42,8 @@ impl Plan {
 pub struct EmaPlan {
     /// Share of the average that stays at an update.
     pub decay: f64,
-    /// Speed at which the share grows up to `decay`; absent = it is `decay` from the first update on.
+    /// Speed at which the share grows up to `decay`; absent = it is `decay` from the first update
+    /// on.
     pub power: Option<f64>,
     /// True if running statistics are averaged as well; else those of the training go with the
     /// averages.

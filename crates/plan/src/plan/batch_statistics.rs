@@ -48,8 +48,8 @@ fn smallest_pass(plan: &Plan) -> usize {
     if last == 0 { size } else { last }
 }
 
-/// Samples of the smallest pass that is not empty, where `n` samples are divided over the shards of a
-/// step and the passes of each shard.
+/// Samples of the smallest pass that is not empty, where `n` samples are divided over the shards of
+/// a step and the passes of each shard.
 fn smallest_part(n: usize, plan: &Plan) -> usize {
     let shards = plan.batch.shards.count();
     let passes = plan.batch.passes_per_shard();

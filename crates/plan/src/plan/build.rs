@@ -231,8 +231,7 @@ impl Plan {
             let help = "use as many GPUs as `distributed.shards`, or omit that key";
             return Some(loaded.problem("distributed.sync_batchnorm", what.to_owned()).help(help));
         }
-        let asked = self.cuda_graph == Some(true);
-        cuda_graph::obstacle(self).filter(|_| asked).map(|why| cuda_graph::refused(loaded, why))
+        cuda_graph::check(loaded, self)
     }
 
     fn shards_of_a_gpu_share_statistics(&self) -> bool {
@@ -263,8 +262,8 @@ impl Plan {
         experiment
     }
 
-    /// The plans of the smaller groups that may continue this run, largest first: the same training,
-    /// pass by pass.
+    /// The plans of the smaller groups that may continue this run, largest first: the same
+    /// training, pass by pass.
     pub fn smaller(
         &self,
         loaded: &Loaded,

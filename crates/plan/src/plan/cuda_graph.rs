@@ -5,8 +5,8 @@ use crate::plan::{Modality, Plan, Precision, ZeroStage};
 
 /// The reason why passes cannot be recorded; `None` = the plan knows of none.
 ///
-/// A replay repeats fixed operations, so passes may differ only in the GPU's memory: the inputs, and
-/// labels or targets.
+/// A replay repeats fixed operations, so passes may differ only in the GPU's memory: the inputs,
+/// and labels or targets.
 pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     let obstacles = [
         (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
@@ -47,7 +47,8 @@ pub fn is_wanted(plan: &Plan) -> bool {
 }
 
 /// The problem of `train.cuda_graph = true` where passes cannot be recorded.
-pub(super) fn refused(loaded: &Loaded, why: &str) -> Problem {
-    let what = format!("cannot be: {why}");
-    loaded.problem("train.cuda_graph", what).help("use cuda_graph = \"auto\"")
+pub(super) fn check(loaded: &Loaded, plan: &Plan) -> Option<Problem> {
+    let obstacle = obstacle(plan).filter(|_| plan.cuda_graph == Some(true))?;
+    let what = format!("cannot be: {obstacle}");
+    Some(loaded.problem("train.cuda_graph", what).help("use cuda_graph = \"auto\""))
 }

@@ -68,8 +68,8 @@ pub struct DataPlan {
 }
 
 impl DataPlan {
-    /// True if `unreadable` of `samples` may be skipped. Never all of them: nothing would be learnt or
-    /// measured.
+    /// True if `unreadable` of `samples` may be skipped. Never all of them: nothing would be learnt
+    /// or measured.
     pub fn tolerates(&self, unreadable: u64, samples: u64) -> bool {
         let most = self.max_bad_fraction * samples as f64;
         unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)
@@ -211,8 +211,8 @@ impl Limit {
 }
 
 impl DataFacts {
-    /// Reduces the counts of training samples to those that the experiment takes; classes keep their
-    /// shares.
+    /// Reduces the counts of training samples to those that the experiment takes; classes keep
+    /// their shares.
     pub fn limit(&mut self, limit: Limit) {
         let all = self.n_train;
         let Some(n) = limit.samples(all) else { return };

@@ -102,8 +102,8 @@ impl DistributedPlan {
     }
 
     /// Turns the plan into a world of one on a machine with so many GPUs, whatever machine it was
-    /// decided for: on its own GPU, on the first one where there are fewer, on the CPU where there is
-    /// none.
+    /// decided for: on its own GPU, on the first one where there are fewer, on the CPU where there
+    /// is none.
     pub fn become_alone(&mut self, visible_gpus: usize) {
         let device = match self.gpu(Rank(0)) {
             Some(gpu) if gpu < visible_gpus => format!("{GPU_PREFIX}{gpu}"),
@@ -182,8 +182,8 @@ impl Ranks {
     }
 }
 
-/// The ranks that a foreign launcher started, or those of `distributed.devices`, or one for each GPU;
-/// one rank where there is none.
+/// The ranks that a foreign launcher started, or those of `distributed.devices`, or one for each
+/// GPU; one rank where there is none.
 pub(super) fn ranks(
     loaded: &Loaded,
     facts: &Facts,
@@ -533,8 +533,8 @@ pub(super) fn decide(
     }
 }
 
-/// Bytes that the ranks of each of several machines share: for their gradients, unless a library sums
-/// these.
+/// Bytes that the ranks of each of several machines share: for their gradients, unless a library
+/// sums these.
 fn machine_mapping(
     backend: &BackendFacts,
     all_reduce: AllReduce,

@@ -1,5 +1,5 @@
-//! The model `graph`, written down layer by layer: every layer with its shapes, or the one that does
-//! not fit; and the table of layers in `ddprun plan`.
+//! The model `graph`, written down layer by layer: every layer with its shapes, or the one that
+//! does not fit; and the table of layers in `ddprun plan`.
 //!
 //! Shapes are inferred from the data forward, before anything is built, by the layers themselves.
 
@@ -272,8 +272,8 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Header and rows of the table of layers: layer, key, output, parameters, operations; layers inside
-/// a layer are indented.
+/// Header and rows of the table of layers: layer, key, output, parameters, operations; layers
+/// inside a layer are indented.
 pub fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
     let head = ["layer", "key", "output", "parameters", "FLOPs"].map(str::to_owned);
     let mut rows = vec![head];

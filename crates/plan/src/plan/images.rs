@@ -99,7 +99,8 @@ impl PixelStats {
     }
 }
 
-/// Preprocessing of the images that pretrained weights were trained on, by a file beside the weights.
+/// Preprocessing of the images that pretrained weights were trained on, by a file beside the
+/// weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainedOn {
     /// The file.

@@ -1,7 +1,6 @@
-//! Layers of a model from the stem to the head, as timm's `param_groups_layer_decay` counts them: for
-//! learning rates that fall with the depth
-//! (`optimizer.layer_decay`), and for layers that are trained one after another
-//! (`optimizer.gradual_unfreezing`).
+//! Layers of a model from the stem to the head, as timm's `param_groups_layer_decay` counts them:
+//! for learning rates that fall with the depth (`optimizer.layer_decay`), and for layers that are
+//! trained one after another (`optimizer.gradual_unfreezing`).
 
 use crate::plan::ModelFacts;
 
@@ -52,7 +51,8 @@ pub(super) fn layers(model: &ModelFacts) -> Option<Layers> {
     Some(Layers { of, names: found })
 }
 
-/// The first block of a stage, if `block` is a stage: its parameters before the blocks belong there.
+/// The first block of a stage, if `block` is a stage: its parameters before the blocks belong
+/// there.
 fn first_of_stage(block: &str, names: &[&str]) -> String {
     let first = format!("{block}.blocks.0");
     let is_stage = names.iter().any(|name| name.starts_with(&first));

@@ -40,8 +40,8 @@ fn steps_per_epoch(n_train: usize, global: usize, drop_last: bool) -> usize {
     if drop_last { n_train / global } else { n_train.div_ceil(global) }
 }
 
-/// Steps per epoch with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list
-/// into batches.
+/// Steps per epoch with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own
+/// list into batches.
 fn torch_steps_per_epoch(
     n_train: usize,
     world: WorldSize,

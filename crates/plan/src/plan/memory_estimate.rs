@@ -102,8 +102,8 @@ fn part(plan: &Plan, trained: Bytes, all: Bytes) -> Bytes {
 }
 
 /// Memory of a rank's own gradients. With ZeRO-2, reduced gradients of other ranks' parameters are
-/// freed bucket by bucket while backward runs, unless passes or shards are accumulated first: then all
-/// of them exist when the last pass begins.
+/// freed bucket by bucket while backward runs, unless passes or shards are accumulated first: then
+/// all of them exist when the last pass begins.
 fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
     let distributed = &plan.distributed;
     let frees = distributed.zero_stage == ZeroStage::Gradients && distributed.is_sharded();
@@ -128,8 +128,8 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     Bytes(kept.0 + own.0 * (levels + apart) + exchanged(&plan.distributed, own).0)
 }
 
-/// Memory for the exchange of gradients beside a rank's `own`: pages of the memory that ranks share, and
-/// copies of buckets that it sends and receives.
+/// Memory for the exchange of gradients beside a rank's `own`: pages of the memory that ranks
+/// share, and copies of buckets that it sends and receives.
 fn exchanged(distributed: &DistributedPlan, own: Bytes) -> Bytes {
     let bucket = own.0.min(distributed.bucket_cap.0);
     let copies = distributed.capabilities.bucket_copies * bucket;

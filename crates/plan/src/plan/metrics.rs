@@ -9,7 +9,8 @@ use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, Expectation, LossPlan, Mode, Plan, TargetColumn, Targets};
 
 /// The key of `SourcePlan::found` under which a data set of series keeps the errors of a naive
-/// forecast of each series: mean absolute errors over the training rows, on the scale of the targets.
+/// forecast of each series: mean absolute errors over the training rows, on the scale of the
+/// targets.
 pub const NAIVE_ERRORS: &str = "naive_errors";
 
 /// Properties of a run that decide which metrics its evaluations can measure.
@@ -125,8 +126,8 @@ pub(super) fn check(
 }
 
 impl Plan {
-    /// The entries of `[expect]` that a run missed, in words. `measured` returns the last value of a
-    /// metric, or the best value of the metric that ranks checkpoints.
+    /// The entries of `[expect]` that a run missed, in words. `measured` returns the last value of
+    /// a metric, or the best value of the metric that ranks checkpoints.
     pub fn missed_expectations(&self, measured: impl Fn(&str) -> Option<f64>) -> Option<String> {
         let missed = |(metric, expected): (&String, &Expectation)| {
             missed(metric, measured(metric), expected)

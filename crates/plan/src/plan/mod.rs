@@ -2,13 +2,16 @@
 //!
 //! A `Plan` is equal on all ranks, and nothing below this module reads the experiment again.
 //! An `Option` here means "may truly be absent at run time", never "not configured".
+//!
 //! ```
 //! use ddprun_plan::plan::{ScalingRule, admitted_worlds, scale_lr};
 //! use train_numbers::units::GlobalBatchSize;
+//!
 //! // A rate of 0.1 that was tuned for batches of 256, in batches of 1,024.
-//! let (tuned_for, in_use) = (GlobalBatchSize::new(256).unwrap(),
-//! GlobalBatchSize::new(1024).unwrap()); assert_eq!(scale_lr(ScalingRule::Linear, 0.1, tuned_for,
-//! in_use), 0.4); // A step of 8 shards gives the same bits on any of these numbers of ranks.
+//! let tuned_for = GlobalBatchSize::new(256).unwrap();
+//! let in_use = GlobalBatchSize::new(1024).unwrap();
+//! assert_eq!(scale_lr(ScalingRule::Linear, 0.1, tuned_for, in_use), 0.4);
+//! // A step of 8 shards gives the same bits on any of these numbers of ranks.
 //! assert_eq!(admitted_worlds(8), [1, 2, 4, 8]);
 //! ```
 
@@ -75,9 +78,9 @@ pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
 pub use model::{ModelFacts, ModelPlan};
 pub use monitor::{CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use optimizer::{
-    ClipPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, StateTensor, scale_lr,
+    ClipPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, ParameterGroup, StateTensor,
+    scale_lr,
 };
-pub use param_groups::ParameterGroup;
 pub use pass_estimate::{PassEstimate, estimate as estimate_pass};
 pub use precision::ScalerPlan;
 pub use schedule::{SchedulePlan, SchedulerFacts, Span};
@@ -151,8 +154,8 @@ pub struct Plan {
     /// Evaluations per draw of samples from a diffusion model.
     #[serde(default = "each")]
     pub sample_every: u64,
-    /// Views of a sample over which an evaluation averages predictions; absent = one prediction. Only
-    /// `ddprun eval` sets it.
+    /// Views of a sample over which an evaluation averages predictions; absent = one prediction.
+    /// Only `ddprun eval` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_time_augmentation: Option<TestTimeAugmentation>,
     /// Number of samples that an evaluation reads, the first ones; absent = all. Only `ddprun try`

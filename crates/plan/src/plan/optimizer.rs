@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::{BatchPlan, ModelFacts, ParameterGroup, ScalingRule};
+use crate::plan::{BatchPlan, ModelFacts, ScalingRule};
 use crate::terminal::shown;
 use train_numbers::units::GlobalBatchSize;
 
@@ -41,6 +41,50 @@ pub struct OptimizerPlan {
     /// The group of each parameter in registration order, where there are groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub group_of: Vec<usize>,
+}
+
+/// Parameters that the optimizer treats alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterGroup {
+    /// The pattern, or "others".
+    pub name: String,
+    /// Multiplies the learning rate of each step.
+    pub lr_factor: f64,
+    /// L2 penalty or decoupled decay.
+    pub weight_decay: f64,
+    /// Step from which it is trained.
+    pub unfreezes_at: u64,
+    /// Step from which it is frozen; 0 = it is never trained, `None` = it is never frozen.
+    pub freezes_at: Option<u64>,
+    /// True if the rule treats its parameters as matrices.
+    #[serde(default)]
+    pub is_matrix: bool,
+    /// Elements of its optimizer state.
+    #[serde(default)]
+    pub n_state: usize,
+    /// Parameter tensors.
+    pub n_tensors: usize,
+    /// Parameters.
+    pub n_parameters: usize,
+}
+
+impl ParameterGroup {
+    /// True if it is updated in the step after `done` finished ones.
+    pub fn is_trained(&self, done: u64) -> bool {
+        done >= self.unfreezes_at && self.freezes_at.is_none_or(|end| done < end)
+    }
+
+    /// True if it is updated in any step.
+    pub fn is_ever_trained(&self) -> bool {
+        self.freezes_at.is_none_or(|end| end > self.unfreezes_at)
+    }
+
+    /// True if both groups have the same settings, whatever their counts.
+    pub(super) fn has_settings_of(&self, other: &Self) -> bool {
+        let uncounted =
+            |group: &Self| Self { n_tensors: 0, n_parameters: 0, n_state: 0, ..group.clone() };
+        uncounted(self) == uncounted(other)
+    }
 }
 
 /// A tensor that an optimizer keeps of a parameter between steps.
@@ -95,7 +139,8 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Shape of the state for a tensor of this shape, whose last two dimensions are rows and columns.
+    /// Shape of the state for a tensor of this shape, whose last two dimensions are rows and
+    /// columns.
     pub fn of(self, shape: &[usize]) -> Vec<usize> {
         let mut of = shape.to_vec();
         match (self, of.as_mut_slice()) {
@@ -250,8 +295,8 @@ pub(super) fn decide(
     })
 }
 
-/// The learning rate for another global batch size: `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root
-/// suits Adam).
+/// The learning rate for another global batch size: `base_lr (global / base)^e`, e = 0, 1/2 or 1
+/// (Goyal et al. 2017: linear for SGD; square root suits Adam).
 pub fn scale_lr(
     rule: ScalingRule,
     base_lr: f64,

@@ -1,57 +1,11 @@
 //! Parameter groups: parameters with a learning rate or a weight decay of their own, and those that
 //! are trained for a part of the run only.
 
-use serde::{Deserialize, Serialize};
-
 use crate::config::schema::{Group, NoDecay};
 use crate::config::values::Every;
 use crate::config::{Loaded, Problem, closest};
 use crate::plan::layer_decay::{Layers, layers, lr_factor};
-use crate::plan::{ModelFacts, OptimizerPlan};
-
-/// Parameters that the optimizer treats alike.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ParameterGroup {
-    /// The pattern, or "others".
-    pub name: String,
-    /// Multiplies the learning rate of each step.
-    pub lr_factor: f64,
-    /// L2 penalty or decoupled decay.
-    pub weight_decay: f64,
-    /// Step from which it is trained.
-    pub unfreezes_at: u64,
-    /// Step from which it is frozen; 0 = it is never trained, `None` = it is never frozen.
-    pub freezes_at: Option<u64>,
-    /// True if the rule treats its parameters as matrices.
-    #[serde(default)]
-    pub is_matrix: bool,
-    /// Elements of its optimizer state.
-    #[serde(default)]
-    pub n_state: usize,
-    /// Parameter tensors.
-    pub n_tensors: usize,
-    /// Parameters.
-    pub n_parameters: usize,
-}
-
-impl ParameterGroup {
-    /// True if it is updated in the step after `done` finished ones.
-    pub fn is_trained(&self, done: u64) -> bool {
-        done >= self.unfreezes_at && self.freezes_at.is_none_or(|end| done < end)
-    }
-
-    /// True if it is updated in any step.
-    pub fn is_ever_trained(&self) -> bool {
-        self.freezes_at.is_none_or(|end| end > self.unfreezes_at)
-    }
-
-    /// True if both groups have the same settings, whatever their counts.
-    fn has_settings_of(&self, other: &Self) -> bool {
-        let uncounted =
-            |group: &Self| Self { n_tensors: 0, n_parameters: 0, n_state: 0, ..group.clone() };
-        uncounted(self) == uncounted(other)
-    }
-}
+use crate::plan::{ModelFacts, OptimizerPlan, ParameterGroup};
 
 /// The optimizer with the groups of `[optimizer]`; without settings for groups there are none.
 pub(super) fn decide(
@@ -267,8 +221,8 @@ fn unlayered(loaded: &Loaded) -> Vec<Problem> {
     decay.into_iter().chain(gradual).collect()
 }
 
-/// True if a parameter's name matches a pattern: a module's name matches all parameters in it, `*` any
-/// characters, `?` one.
+/// True if a parameter's name matches a pattern: a module's name matches all parameters in it, `*`
+/// any characters, `?` one.
 fn matches(pattern: &str, name: &str) -> bool {
     if pattern.contains(['*', '?']) {
         return glob(pattern.as_bytes(), name.as_bytes());
@@ -276,7 +230,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     name.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Matches a glob in time proportional to pattern times name: only the newest `*` is ever tried again.
+/// Matches a glob in time proportional to pattern times name: only the newest `*` is ever tried
+/// again.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let mut p = 0;
     let mut n = 0;

@@ -1,5 +1,5 @@
-//! Memory and operations of a pass of a language model, estimated from the shapes of its weights: for
-//! models that are too large to be tried on this machine.
+//! Memory and operations of a pass of a language model, estimated from the shapes of its weights:
+//! for models that are too large to be tried on this machine.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
-use crate::plan::{Bf16Instructions, Facts, Precision};
+use crate::plan::{Bf16Instructions, Facts, Plan, Precision};
 
 impl From<Precision> for PrecisionChoice {
     fn from(precision: Precision) -> Self {
@@ -35,6 +35,21 @@ pub(super) fn instructions(
     facts: &Facts,
 ) -> Option<Bf16Instructions> {
     if precision == Precision::Bf16 && !on_gpus { facts.bf16 } else { None }
+}
+
+/// "bf16 (AVX512-BF16)", "fp32", as `ddprun plan` shows the precision.
+pub(super) fn words(plan: &Plan, asked: PrecisionChoice) -> String {
+    let on_cpu = !plan.distributed.is_on_gpus();
+    match (plan.precision, plan.bf16_instructions) {
+        (Precision::Fp32, _) if asked == PrecisionChoice::Amp => {
+            "fp32 (amp on a CPU on which bf16 is not faster)".to_owned()
+        }
+        (Precision::Fp32, _) => "fp32".to_owned(),
+        (Precision::Bf16, Some(instructions)) => format!("bf16 ({instructions})"),
+        (Precision::Bf16, None) if on_cpu => "bf16 (rounded fp32)".to_owned(),
+        (Precision::Bf16, None) => "bf16".to_owned(),
+        (Precision::Fp16, _) => "fp16".to_owned(),
+    }
 }
 
 /// The loss scale, as PyTorch's `GradScaler` has it.

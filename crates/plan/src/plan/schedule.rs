@@ -23,7 +23,8 @@ pub struct SchedulePlan {
     pub interval: u64,
     /// Intervals of the run after the warm-up; `None` = only a limit of time ends it.
     pub intervals: Option<u64>,
-    /// Direction in which the metric that the scheduler watches is better, unless its options say so.
+    /// Direction in which the metric that the scheduler watches is better, unless its options say
+    /// so.
     pub better: Mode,
     /// The schedule in a line for people.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Layout of the shared memory of the `shm` backend: a header, then for each rank a staging area and
-//! its gradients.
+//! Layout of the shared memory of the `shm` backend: a header, then for each rank a staging area
+//! and its gradients.
 //!
 //! ```text
 //! header | staging 0 | gradients 0 | staging 1 | gradients 1 | ...

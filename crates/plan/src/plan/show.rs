@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::config::kind::Modality;
-use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::{
     Cadence, DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup,
-    Plan, Precision, graph,
+    Plan, graph, precision,
 };
 use crate::terminal::{counted, escape, shown, si_unit, thousands, wrapped};
 use train_numbers::units::WorldSize;
@@ -269,18 +268,7 @@ fn optimizer(plan: &Plan) -> String {
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {
     let model = &plan.model;
-    let is_amp = loaded.experiment.train.precision == PrecisionChoice::Amp;
-    let on_cpu = !plan.distributed.is_on_gpus();
-    let precision = match (plan.precision, plan.bf16_instructions) {
-        (Precision::Fp32, _) if is_amp => {
-            "fp32 (amp on a CPU on which bf16 is not faster)".to_owned()
-        }
-        (Precision::Fp32, _) => "fp32".to_owned(),
-        (Precision::Bf16, Some(instructions)) => format!("bf16 ({instructions})"),
-        (Precision::Bf16, None) if on_cpu => "bf16 (rounded fp32)".to_owned(),
-        (Precision::Bf16, None) => "bf16".to_owned(),
-        (Precision::Fp16, _) => "fp16".to_owned(),
-    };
+    let precision = precision::words(plan, loaded.experiment.train.precision);
     format!(
         "{}: {} parameters in {} tensors, {} -> {}, {precision}",
         model.name(),

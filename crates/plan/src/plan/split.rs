@@ -119,9 +119,9 @@ impl SplitPlan {
     }
 
     /// Units of each class, which has `counts` units, that are held back for a fraction of `n`: the
-    /// share of each class, rounded down, and one more of the classes that lose most by rounding, in
-    /// random order where they lose the same (`_approximate_mode` of scikit-learn). One unit of each
-    /// class is left to train on.
+    /// share of each class, rounded down, and one more of the classes that lose most by rounding,
+    /// in random order where they lose the same (`_approximate_mode` of scikit-learn). One unit of
+    /// each class is left to train on.
     fn shares(&self, fraction: Option<f64>, n: usize, counts: &[usize]) -> Vec<usize> {
         let all: usize = counts.iter().sum();
         let wanted = fraction.map_or(0, |fraction| (fraction * n as f64).ceil() as usize).min(all);
@@ -152,8 +152,8 @@ impl SplitPlan {
         shares
     }
 
-    /// Lengths of the parts of ordered samples: first those to train on, then to validate on, then to
-    /// test on.
+    /// Lengths of the parts of ordered samples: first those to train on, then to validate on, then
+    /// to test on.
     pub fn cut(&self, n: usize, val_fraction: f64) -> Result<[usize; 3], String> {
         let share = |share: f64| (share * n as f64).round() as usize;
         let test = share(self.test_fraction.unwrap_or(0.0));

@@ -1,4 +1,5 @@
-//! `ddprun eval --tta`: test-time augmentation, views of an image over which predictions are averaged.
+//! `ddprun eval --tta`: test-time augmentation, views of an image over which predictions are
+//! averaged.
 
 use std::fmt;
 use std::str::FromStr;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
     BackendPlan, BatchPlan, Bf16Instructions, Cadence, Costs, DataFacts, Facts, Memory, Modality,

@@ -20,8 +20,8 @@ pub struct TransformFacts {
     pub random: Vec<String>,
 }
 
-/// Returns the facts of a list of transforms of such images, which the statistics normalize where no
-/// transform does, or the index of the transform that does not fit.
+/// Returns the facts of a list of transforms of such images, which the statistics normalize where
+/// no transform does, or the index of the transform that does not fit.
 pub(super) type DescribeTransforms<'a> =
     &'a dyn Fn(&[Choice], &Images, Option<&PixelStats>) -> Result<TransformFacts, (usize, Unfit)>;
 
