@@ -121,8 +121,7 @@ fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Reader, Problems> {
     if !problems.is_empty() {
         return Err(Problems::new(problems));
     }
-    let (problems, vocabulary) = (Vec::new(), vocabulary.clone());
-    Ok(Reader { layers: vec![layer], problems, vocabulary, noun: "a file of clusters" })
+    Ok(Reader::new(layer, vocabulary, "a file of clusters"))
 }
 
 fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Problems> {

@@ -58,7 +58,7 @@ pub(crate) struct Layer {
 impl Layer {
     /// The built-in defaults.
     pub(crate) fn defaults() -> Self {
-        let text = Arc::new(NamedText::new(Source::Defaults.to_string(), String::new()));
+        let text = NamedText::named(Source::Defaults.to_string(), "");
         let (dict, places) = (table::defaults::<Experiment>(), BTreeMap::new());
         Self { source: Source::Defaults, dict, places, text }
     }
@@ -66,7 +66,7 @@ impl Layer {
     /// A whole TOML text, and what of it is not TOML.
     pub(crate) fn document(source: Source, text: String) -> (Self, Vec<Problem>) {
         let read = spans::document(&text);
-        let text = Arc::new(NamedText::new(source.to_string(), text));
+        let text = NamedText::named(source.to_string(), text);
         let layer = Self { source, dict: read.dict, places: read.places, text };
         let problems = layer.unreadable(read.errors);
         (layer, problems)

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use figment::providers::Env;
 use figment::value::{Dict, Value};
@@ -88,11 +87,9 @@ fn is_apart(word: &str, next: &str) -> bool {
 
 fn apart(key: &str, value: &str) -> Problem {
     let text = format!("{key} {value}");
-    let source = Source::CommandLine(text.clone());
     let whole = 0..text.len();
-    let file = Arc::new(NamedText::new(source.to_string(), text));
     Problem::new("", format!("`{key}` and its value must be one word, with `=` between them"))
-        .at(&file, whole, 0)
+        .at(&NamedText::command_line(text), whole, 0)
         .help(format!("write `{key}={value}`"))
 }
 
@@ -104,16 +101,14 @@ pub(crate) fn command_line(text: &str) -> Result<Override, Problem> {
     let key_end = assignment_sign(body).unwrap_or(body.len());
     let segments = segments(&body[..key_end], start);
     let refuse = |what: &str, help: &str| {
-        let file = Arc::new(NamedText::new(source.to_string(), text.to_owned()));
-        Err(Problem::new("", what).at(&file, 0..text.len(), 0).help(help))
+        Err(Problem::new("", what).at(&NamedText::command_line(text), 0..text.len(), 0).help(help))
     };
     if segments.iter().any(|(segment, _)| segment.is_empty()) {
         return refuse("names no key", "write `key=value`, such as `train.epochs=3`");
     }
     if let Some(list) = list_of(&body[..key_end]) {
-        let file = Arc::new(NamedText::new(source.to_string(), text.to_owned()));
         return Err(Problem::new(&body[..key_end], "a list can only be replaced whole")
-            .at(&file, start..start + key_end, 0)
+            .at(&NamedText::command_line(text), start..start + key_end, 0)
             .help(format!("write `{list}=[...]` with all of its entries")));
     }
     if text.starts_with('~') {
@@ -166,7 +161,7 @@ fn segments(dotted: &str, offset: usize) -> Vec<(String, Range<usize>)> {
 fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]) -> (Path, Layer) {
     let mut path = Path::new();
     let name = source.to_string();
-    let text = Arc::new(NamedText::new(name, text));
+    let text = NamedText::named(name, text);
     let mut layer = Layer { source, dict: Dict::new(), places: Places::new(), text };
     for (segment, span) in segments {
         path.push(segment.clone());

@@ -23,8 +23,13 @@ pub(crate) struct NamedText {
 }
 
 impl NamedText {
-    pub(crate) fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { name: name.into(), text: text.into() }
+    pub(crate) fn named(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { name: name.into(), text: text.into() })
+    }
+
+    /// Words of the command line.
+    pub(crate) fn command_line(words: impl Into<String>) -> Arc<Self> {
+        Self::named(Source::CommandLine(String::new()).to_string(), words)
     }
 
     /// The lines that hold the bytes `span` and one on either side: the number of the first, and
@@ -98,8 +103,7 @@ impl Problem {
     /// A problem of the word `index` of a command line.
     pub fn of_word(words: &[String], index: usize, what: impl Into<String>) -> Self {
         let start = words[..index].iter().map(|word| word.len() + 1).sum::<usize>();
-        let name = Source::CommandLine(String::new()).to_string();
-        let text = Arc::new(NamedText::new(name, words.join(" ")));
+        let text = NamedText::command_line(words.join(" "));
         Self::new("", what).at(&text, start..start + words[index].len(), 0)
     }
 

@@ -27,6 +27,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    /// A reader of one file, which messages call `noun`.
+    pub(crate) fn new(file: Layer, vocabulary: &Vocabulary, noun: &'static str) -> Self {
+        let vocabulary = vocabulary.clone();
+        Self { layers: vec![file], problems: Vec::new(), vocabulary, noun }
+    }
+
     /// The strongest value at `path`.
     pub(crate) fn get(&self, path: &[String]) -> Option<&Value> {
         self.layers[strongest(&self.layers, path)?].get(path)

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::config::problem::{NamedText, Problem};
 use crate::config::suggest::closest;
@@ -57,7 +56,7 @@ fn decode(bytes: &[u8], name: &str) -> Result<String, Problem> {
     match text.find('\0') {
         None => Ok(text),
         Some(at) => {
-            let file = Arc::new(NamedText::new(name, text.replace('\0', " ")));
+            let file = NamedText::named(name, text.replace('\0', " "));
             let what = "contains a NUL byte: not a text file";
             Err(Problem::new("", what).at(&file, at..at + 1, 0))
         }

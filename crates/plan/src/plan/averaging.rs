@@ -74,7 +74,7 @@ impl EmaPlan {
 
     /// Share of the initial weights in the average after so many updates; with a `power` the first
     /// one replaces them.
-    pub fn initial_share(&self, updates: u64) -> f64 {
+    fn initial_share(&self, updates: u64) -> f64 {
         match self.power {
             Some(_) if updates > 0 => 0.0,
             _ => self.decay.powf(updates as f64),

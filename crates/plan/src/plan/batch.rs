@@ -31,7 +31,7 @@ impl BatchPlan {
     }
 
     /// Samples of one shard in a full step.
-    pub fn shard_size(&self) -> usize {
+    pub(super) fn shard_size(&self) -> usize {
         self.global.count() / self.shards.count()
     }
 }

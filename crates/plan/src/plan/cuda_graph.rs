@@ -7,7 +7,7 @@ use crate::plan::{Modality, Plan, Precision, ZeroStage};
 ///
 /// A replay repeats fixed operations, so passes may differ only in the GPU's memory: the inputs,
 /// and labels or targets.
-pub fn obstacle(plan: &Plan) -> Option<&'static str> {
+pub(super) fn obstacle(plan: &Plan) -> Option<&'static str> {
     let obstacles = [
         (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
         // Sums are not recorded, so they could not begin before the whole pass is over.

@@ -118,7 +118,7 @@ impl DistributedPlan {
     }
 
     /// True if each rank keeps only its shard of the optimizer's state.
-    pub fn is_sharded(&self) -> bool {
+    pub(super) fn is_sharded(&self) -> bool {
         self.zero_stage != ZeroStage::None && self.world_size > WorldSize::ONE
     }
 

@@ -263,7 +263,7 @@ impl OptimizerPlan {
     }
 
     /// Parameters, of `n` altogether, that keep their values for the whole run.
-    pub fn n_frozen(&self) -> usize {
+    pub(super) fn n_frozen(&self) -> usize {
         let frozen = self.groups.iter().filter(|group| !group.is_ever_trained());
         frozen.map(|group| group.n_parameters).sum()
     }

@@ -58,7 +58,7 @@ impl Mapping {
 }
 
 /// f32 gradients of parameters with `lengths` elements, each rounded up to [`ALIGNMENT`] elements.
-pub fn gradient_bytes(lengths: impl IntoIterator<Item = usize>) -> u64 {
+fn gradient_bytes(lengths: impl IntoIterator<Item = usize>) -> u64 {
     lengths.into_iter().map(|length| 4 * length.next_multiple_of(ALIGNMENT) as u64).sum()
 }
 

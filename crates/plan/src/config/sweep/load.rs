@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use figment::value::{Dict, Value};
 
@@ -64,12 +63,7 @@ pub fn load(
         // An experiment: it has nothing to say about the sweep but where it is.
         layer.dict = Dict::new();
     }
-    let mut reader = Reader {
-        layers: vec![layer],
-        problems: Vec::new(),
-        vocabulary: vocabulary.clone(),
-        noun: "a sweep",
-    };
+    let mut reader = Reader::new(layer, vocabulary, "a sweep");
     let changes = take_words(&mut reader, words)?;
     let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
     let ending = if is_sweep { "" } else { ending(&reader) };
@@ -106,12 +100,7 @@ pub fn metric_problem(
 ) -> Problems {
     let Ok(text) = text::read(path) else { return problem.clone().into() };
     let (layer, _) = Layer::document(Source::File(path.to_owned()), text);
-    let mut reader = Reader {
-        layers: vec![layer],
-        problems: Vec::new(),
-        vocabulary: vocabulary.clone(),
-        noun: "a sweep",
-    };
+    let mut reader = Reader::new(layer, vocabulary, "a sweep");
     match take_words(&mut reader, words) {
         Ok(_) => conflicts::at_metric(&reader, problem),
         Err(problem) => problem.into(),
@@ -148,8 +137,7 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
 fn overruled(word: &str) -> Option<Problem> {
     let (key, key_at, ..) = split(word).filter(|(key, ..)| *key == DEVICES)?;
     let (_, help) = checks::RESERVED.iter().find(|(name, _)| *name == key)?;
-    let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
+    let text = NamedText::command_line(word);
     Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
 }
 
@@ -166,8 +154,7 @@ fn misplaced(word: &str) -> Option<Problem> {
         return None;
     }
     let help = format!("did you mean `sweep.{}`?", &word[key_at.start..]);
-    let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
+    let text = NamedText::command_line(word);
     Some(Problem::new(key, "is not a key of an experiment").at(&text, key_at, 1).help(help))
 }
 
@@ -190,8 +177,7 @@ fn spellings(word: &str) -> [Vec<String>; 2] {
 /// The layer of a word such as `optimizer.lr=0.1,0.01`; `None` for a single value.
 fn space(word: &str) -> Result<Option<Layer>, Problem> {
     let Some((key, key_at, value, value_at)) = split(word) else { return Ok(None) };
-    let source = Source::CommandLine(word.to_owned());
-    let text = Arc::new(NamedText::new(source.to_string(), word.to_owned()));
+    let text = NamedText::command_line(word);
     if let Some((what, help)) = hydra::unknown_function(value) {
         return Err(Problem::new(key, what).at(&text, value_at, 1).help(help));
     }
@@ -213,7 +199,7 @@ fn space(word: &str) -> Result<Option<Layer>, Problem> {
     let parameters = Dict::from([(key.to_owned(), Value::from(table))]);
     let sweep = Dict::from([("parameters".to_owned(), Value::from(parameters))]);
     let dict = Dict::from([("sweep".to_owned(), Value::from(sweep))]);
-    Ok(Some(Layer { source, dict, places, text }))
+    Ok(Some(Layer { source: Source::CommandLine(word.to_owned()), dict, places, text }))
 }
 
 /// The experiment that the file names, and the file's other keys.
