@@ -1,4 +1,4 @@
-//! `optimizer.name = "adam"`
+//! `optimizer.name = "adam"`, `"adamw"`
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ impl Kind for Adam {
 
 impl Optimizer for Adam {
     fn state(&self) -> Vec<&'static str> {
-        if self.amsgrad { AMSGRAD_STATE.to_vec() } else { STATE.to_vec() }
+        state(self.amsgrad)
     }
 
     fn weight_decay(&self) -> f64 {
@@ -73,6 +73,70 @@ impl Adam {
     }
 }
 
+/// Adam with decoupled weight decay, as `torch.optim.AdamW`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdamW {
+    /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+    /// exponential decay rates of the first and second moments.
+    #[schemars(schema_with = "decays::<2>")]
+    pub betas: [f64; 2],
+    /// added to the denominator for stability.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// divide by the largest second moment so far (`AMSGrad`, Reddi et al. 2018).
+    pub amsgrad: bool,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self { weight_decay: 1e-2, betas: [0.9, 0.999], eps: 1e-8, amsgrad: false }
+    }
+}
+
+impl Kind for AdamW {
+    const NAME: &'static str = "adamw";
+}
+
+impl Optimizer for AdamW {
+    fn state(&self) -> Vec<&'static str> {
+        state(self.amsgrad)
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        Some("beta1")
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        self.factors(step).update(block);
+    }
+
+    fn has_gpu_kernel(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        Some(self.factors(step).on_gpu())
+    }
+}
+
+impl AdamW {
+    fn factors(&self, step: &Step) -> AdamFactors {
+        AdamFactors {
+            shrink: (1.0 - step.lr * step.weight_decay) as f32,
+            amsgrad: self.amsgrad,
+            ..AdamFactors::new(self.betas, self.eps, step)
+        }
+    }
+}
+
 /// `N` decays, each at least 0 and less than 1.
 pub(super) fn decays<const N: usize>(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
@@ -85,10 +149,13 @@ pub(super) fn decays<const N: usize>(_: &mut SchemaGenerator) -> Schema {
 
 /// PyTorch's names of its state tensors.
 pub(super) const STATE: [&str; 2] = ["exp_avg", "exp_avg_sq"];
-pub(super) const AMSGRAD_STATE: [&str; 3] = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
 
-/// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then
-/// rounded, as PyTorch does: of a beta that was rounded before, few digits of it would be left.
+fn state(amsgrad: bool) -> Vec<&'static str> {
+    if amsgrad { vec!["exp_avg", "exp_avg_sq", "max_exp_avg_sq"] } else { STATE.to_vec() }
+}
+
+/// Coefficients of a step of Adam or `AdamW`. 1 - beta is computed in f64 and then rounded, as in
+/// PyTorch: computed from a rounded beta, it would have few correct digits.
 pub(super) struct AdamFactors {
     /// 1 - beta1
     rest1: f32,
@@ -100,10 +167,10 @@ pub(super) struct AdamFactors {
     root_correction: f32,
     /// Share of the parameter that is added to its gradient.
     penalty: f32,
-    /// What is left of the parameter before it moves.
+    /// Factor on the parameter before it moves, of decoupled weight decay.
     pub(super) shrink: f32,
-    /// Whether the largest second moment so far takes the second moment's place.
-    pub(super) amsgrad: bool,
+    /// Divide by the largest second moment so far.
+    amsgrad: bool,
 }
 
 impl AdamFactors {
@@ -153,7 +220,7 @@ impl AdamFactors {
     }
 
     #[cfg(feature = "cuda")]
-    pub(super) fn on_gpu(&self) -> Rule {
+    fn on_gpu(&self) -> Rule {
         let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
         let &Self { root_correction, penalty, shrink, .. } = self;
         let kind = if self.amsgrad { Rule::ADAM_AMSGRAD } else { Rule::ADAM };

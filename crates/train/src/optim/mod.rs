@@ -4,8 +4,8 @@
 //! Everything here works on plain `f32` slices and does the same on every rank. The gradients that
 //! come in are sums over all ranks; the update turns them into means as it reads them.
 //!
-//! Each update rule is a file of its own: its options, what it keeps, and what it does to an
-//! element. So is each scheduler: its options, and the rate after so many intervals.
+//! An update rule is its options, its state tensors, and the update of an element; a scheduler its
+//! options, and the rate after a number of intervals.
 //!
 //! ```
 //! use ddprun_plan::config::kind::Choice;
@@ -18,7 +18,6 @@
 mod adafactor;
 mod adagrad;
 mod adam;
-mod adamw;
 mod adan;
 mod block;
 mod clip;
@@ -32,12 +31,10 @@ mod scheduler;
 mod sgd;
 mod state;
 mod update;
-mod registered;
 
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
-pub use adam::Adam;
-pub use adamw::AdamW;
+pub use adam::{Adam, AdamW};
 pub use adan::Adan;
 pub use block::{Block, follow_values, lerp};
 pub use clip::{

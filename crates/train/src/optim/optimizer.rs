@@ -5,9 +5,11 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::Block;
+use crate::optim::{
+    Adafactor, Adagrad, Adam, AdamW, Adan, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd,
+};
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Family, Registered, Registry, Takes};
 
 /// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
@@ -90,6 +92,24 @@ impl<K: Kind + Optimizer> Takes<K> for OptimizerFamily {
 
 /// Update rules that a program knows.
 pub type Optimizers = Registry<OptimizerFamily>;
+
+impl Registered for OptimizerFamily {
+    fn registered() -> Optimizers {
+        let mut all = Optimizers::empty();
+        all.add::<Sgd>();
+        all.add::<Adam>();
+        all.add::<AdamW>();
+        all.add::<RmsProp>();
+        all.add::<Lion>();
+        all.add::<Adagrad>();
+        all.add::<NAdam>();
+        all.add::<Lamb>();
+        all.add::<Adafactor>();
+        all.add::<Muon>();
+        all.add::<Adan>();
+        all
+    }
+}
 
 /// What planning needs to know of a rule.
 pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {

@@ -3,30 +3,19 @@
 //! counts like any other: the rate of step n is what the plan says for step n. Epochs become steps
 //! in `plan::schedule`.
 
-mod constant;
-mod cosine;
-mod exponential;
-mod multi_step;
-mod noam;
+mod decay;
 mod one_cycle;
 mod plateau;
-mod step;
 
-use std::f64::consts::PI;
 use std::fmt::Debug;
 
 use crate::config::kind::{Choice, Kind};
 use crate::plan::{Mode, SchedulePlan, SchedulerFacts, Span, Unfit};
-use crate::registry::{Family, Registry, Takes, Unbuildable};
+use crate::registry::{Family, Registered, Registry, Takes, Unbuildable};
 
-pub use constant::Constant;
-pub use cosine::CosineAnnealingLr;
-pub use exponential::ExponentialLr;
-pub use multi_step::MultiStepLr;
-pub use noam::NoamAnnealing;
+pub use decay::{Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, StepLr};
 pub use one_cycle::OneCycleLr;
 pub use plateau::{Plateau, ReduceLrOnPlateau};
-pub use step::StepLr;
 
 /// Learning rate over time, after the linear warm-up that all schedulers share.
 pub trait Scheduler: Debug + Send + Sync {
@@ -98,6 +87,21 @@ impl<K: Kind + Scheduler> Takes<K> for SchedulerFamily {
 /// Schedulers that a program knows.
 pub type Schedulers = Registry<SchedulerFamily>;
 
+impl Registered for SchedulerFamily {
+    fn registered() -> Schedulers {
+        let mut all = Schedulers::empty();
+        all.add::<Constant>();
+        all.add::<StepLr>();
+        all.add::<MultiStepLr>();
+        all.add::<ExponentialLr>();
+        all.add::<CosineAnnealingLr>();
+        all.add::<OneCycleLr>();
+        all.add::<ReduceLrOnPlateau>();
+        all.add::<NoamAnnealing>();
+        all
+    }
+}
+
 /// What planning needs to know of a scheduler.
 pub fn scheduler_facts(schedulers: &Schedulers, rule: &Choice) -> Result<SchedulerFacts, String> {
     let scheduler = schedulers.build(rule).map_err(|error| error.to_string())?;
@@ -162,16 +166,6 @@ impl<'a> Schedule<'a> {
         };
         Rates { lr: lr * plateau.scale(), momentum }
     }
-}
-
-/// `gamma^n`: a rate of 0 stays 0, and one that rises for ever stays finite.
-fn power(gamma: f64, n: u64) -> f64 {
-    gamma.powi(i32::try_from(n).unwrap_or(i32::MAX)).min(f64::MAX)
-}
-
-/// Half a cosine: `from` at 0, `to` at 1.
-fn anneal(from: f64, to: f64, share: f64) -> f64 {
-    to + (from - to) / 2.0 * (1.0 + (PI * share).cos())
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! `scheduler.name = "one_cycle"`
 
+use std::f64::consts::PI;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
-use crate::optim::scheduler::{Scheduler, anneal};
+use crate::optim::scheduler::Scheduler;
 use crate::plan::{AnnealStrategy, Span, Unfit, shown};
 
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
@@ -116,4 +118,9 @@ impl Scheduler for OneCycleLr {
         let [low, high] = self.momentum_range()?;
         Some(self.at(t, span, [high, low, high]))
     }
+}
+
+/// Half a cosine: `from` at 0, `to` at 1.
+fn anneal(from: f64, to: f64, share: f64) -> f64 {
+    to + (from - to) / 2.0 * (1.0 + (PI * share).cos())
 }
