@@ -20,15 +20,8 @@ mod bce_with_logits;
 mod class_weights;
 mod cross_entropy;
 mod focal;
-mod huber;
-mod mae;
-mod mse;
+mod regression;
 mod sigmoid_focal;
-mod smooth_l1;
-#[cfg(test)]
-mod testing;
-mod time_frequency;
-mod registered;
 
 use std::fmt::Debug;
 
@@ -37,17 +30,13 @@ use candle_core::{DType, Result, Tensor};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{DataFacts, LossFacts, LossPlan, Targets, Unfit};
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Family, Registered, Registry, Takes};
 pub use bce_with_logits::BceWithLogits;
 pub use class_weights::ClassWeights;
 pub use cross_entropy::CrossEntropy;
 pub use focal::Focal;
-pub use huber::Huber;
-pub use mae::Mae;
-pub use mse::Mse;
+pub use regression::{Huber, Mae, Mse, SmoothL1, TimeFrequency};
 pub use sigmoid_focal::SigmoidFocal;
-pub use smooth_l1::SmoothL1;
-pub use time_frequency::TimeFrequency;
 
 /// A loss. It does the same on every rank.
 pub trait Loss: Debug + Send + Sync {
@@ -131,6 +120,22 @@ impl<K: Kind + Loss> Takes<K> for LossFamily {
 /// Losses that a program knows.
 pub type Losses = Registry<LossFamily>;
 
+impl Registered for LossFamily {
+    fn registered() -> Losses {
+        let mut all = Losses::empty();
+        all.add::<CrossEntropy>();
+        all.add::<Mse>();
+        all.add::<Mae>();
+        all.add::<Huber>();
+        all.add::<SmoothL1>();
+        all.add::<Focal>();
+        all.add::<BceWithLogits>();
+        all.add::<SigmoidFocal>();
+        all.add::<TimeFrequency>();
+        all
+    }
+}
+
 /// What planning needs to know of a loss.
 pub fn facts(loss: &dyn Loss) -> LossFacts {
     LossFacts {
@@ -174,4 +179,66 @@ pub fn counted_samples(targets: &Tensor, samples: usize) -> Result<f64> {
         return Ok(samples as f64);
     }
     Ok((samples * counted(targets)?) as f64 / targets.elem_count().max(1) as f64)
+}
+
+/// Helpers of the losses' tests.
+#[cfg(test)]
+mod testing {
+    use candle_core::{Device, Tensor, Var};
+    use serde_json::Value;
+
+    use crate::loss::Loss;
+    use crate::plan::DataFacts;
+
+    /// Data of three classes that are not counted.
+    pub(super) fn three_classes() -> DataFacts {
+        DataFacts {
+            n_train: 10,
+            classes: ["a", "b", "c"].map(str::to_owned).into(),
+            ..DataFacts::default()
+        }
+    }
+
+    /// What `tests/golden/losses.py` recorded.
+    pub(super) fn golden() -> Value {
+        serde_json::from_str(include_str!("../../../../tests/golden/losses.json")).unwrap()
+    }
+
+    pub(super) fn numbers(value: &Value) -> Vec<f64> {
+        value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    }
+
+    /// (4, 3) recorded numbers.
+    pub(super) fn recorded(name: &str) -> Tensor {
+        let values = numbers(&golden()[name]).iter().map(|&value| value as f32).collect();
+        Tensor::from_vec(values, (4, 3), &Device::Cpu).unwrap()
+    }
+
+    /// The recorded labels, as i64.
+    pub(super) fn labels(name: &str) -> Tensor {
+        let labels: Vec<i64> = serde_json::from_value(golden()[name].clone()).unwrap();
+        let n = labels.len();
+        Tensor::from_vec(labels, n, &Device::Cpu).unwrap()
+    }
+
+    /// Value and gradient are those of `tests/golden/losses.py`.
+    #[track_caller]
+    pub(super) fn check(name: &str, loss: &dyn Loss, targets: &Tensor) {
+        let golden = golden();
+        let outputs = Var::from_tensor(&recorded("outputs")).unwrap();
+        let value = loss.mean(&outputs, targets).unwrap();
+        let gradients = value.backward().unwrap();
+        let gradient = gradients.get(&outputs).unwrap().flatten_all().unwrap();
+        let expected = golden[name]["value"].as_f64().unwrap();
+        let found = f64::from(value.to_scalar::<f32>().unwrap());
+        assert!(
+            (found - expected).abs() < 2e-7 * expected.max(1.0),
+            "{name}: {found}, not {expected}"
+        );
+        let expected = numbers(&golden[name]["gradient"]);
+        for (slope, expected) in gradient.to_vec1::<f32>().unwrap().iter().zip(expected) {
+            let error = (f64::from(*slope) - expected).abs();
+            assert!(error < 6e-8 * expected.abs().max(1.0), "{name}: {slope}, not {expected}");
+        }
+    }
 }
