@@ -3,7 +3,8 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::metric::{Metric, MetricState};
+use crate::metric::{Metric, MetricState, needs_numbers, needs_scaled};
+use crate::ops::{score_mae, score_mse};
 use crate::plan::{Measurable, Mode};
 
 /// What the metrics that are made of errors share.
@@ -49,13 +50,13 @@ impl Errors {
 /// A metric that is made of errors.
 #[derive(Debug)]
 pub struct ErrorScore {
-    pub(super) name: &'static str,
-    pub(super) mode: Mode,
+    name: &'static str,
+    mode: Mode,
     /// Why it has no meaning, if it has none.
-    pub(super) why_not: fn(&Measurable) -> Option<String>,
+    why_not: fn(&Measurable) -> Option<String>,
     /// Given the sums of all batches, and what each number of a target was divided by; no scales
     /// are scales of 1.
-    pub(super) value: fn(&MetricState, &[f64]) -> f64,
+    value: fn(&MetricState, &[f64]) -> f64,
 }
 
 impl Metric for ErrorScore {
@@ -133,9 +134,113 @@ pub fn of_targets(all: &MetricState) -> Vec<Errors> {
 
 /// The mean of a value over the numbers of a target, of which each was divided by its scale; NaN of
 /// nothing.
-pub(super) fn mean(all: &MetricState, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
+fn mean(all: &MetricState, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
     let targets = of_targets(all);
     let scale = |at: usize| scales.get(at).copied().unwrap_or(1.0);
     let values = targets.iter().enumerate().map(|(at, errors)| value(errors, scale(at)));
     values.sum::<f64>() / targets.len() as f64
 }
+
+/// Share of the variance of the targets that is explained: of each number of a target (each series,
+/// over samples and time steps), and their mean, as scikit-learn's `r2_score`. It is the same in
+/// any unit.
+pub const R2: ErrorScore = ErrorScore {
+    name: "r2",
+    mode: Mode::Max,
+    why_not: needs_numbers,
+    value: |all, _| mean(all, &[], |errors, _| errors.r2()),
+};
+
+/// Mean absolute error, over samples and each sample's numbers.
+#[derive(Debug)]
+pub struct Mae;
+
+impl Metric for Mae {
+    fn name(&self) -> &'static str {
+        "mae"
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Min
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        needs_numbers(answers)
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Ok(MetricState::of_samples(&score_mae(outputs, targets)?))
+    }
+}
+
+/// Mean absolute error of standardised numbers in the units of the data.
+pub const MAE_UNSCALED: ErrorScore = ErrorScore {
+    name: "mae_unscaled",
+    mode: Mode::Min,
+    why_not: needs_scaled,
+    value: |all, scales| mean(all, scales, |errors, scale| scale * errors.mae()),
+};
+
+/// Mean squared error, over samples and each sample's numbers.
+#[derive(Debug)]
+pub struct Mse;
+
+impl Metric for Mse {
+    fn name(&self) -> &'static str {
+        "mse"
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Min
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        needs_numbers(answers)
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Ok(MetricState::of_samples(&score_mse(outputs, targets)?))
+    }
+}
+
+/// Root of the mean squared error, in the unit of the targets.
+#[derive(Debug)]
+pub struct Rmse;
+
+impl Metric for Rmse {
+    fn name(&self) -> &'static str {
+        "rmse"
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Min
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        needs_numbers(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        Mse.keeps()
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        Mse.measure(outputs, targets)
+    }
+
+    fn value(&self, all: &MetricState) -> f64 {
+        all.mean().sqrt()
+    }
+}
+
+/// Root of the mean squared error of standardised numbers in the units of the data.
+pub const RMSE_UNSCALED: ErrorScore = ErrorScore {
+    name: "rmse_unscaled",
+    mode: Mode::Min,
+    why_not: needs_scaled,
+    value: |all, scales| mean(all, scales, |errors, scale| scale * scale * errors.mse()).sqrt(),
+};

@@ -1,8 +1,7 @@
 //! Outputs and targets -> what an evaluation measures beside the loss.
 //!
-//! Each metric is a file of its own: what it needs, which values are better, what it keeps of a
-//! batch, and its value. What is kept is put together in the order of the batches, so a metric is
-//! the same at any number of ranks.
+//! A metric says what it needs, which values are better, what it keeps of a batch, and its value.
+//! States are added in the order of the batches, so a metric is the same at any number of ranks.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -15,24 +14,14 @@
 //! ```
 
 mod accuracy;
-mod auroc;
-mod average_precision;
-mod bits_per_byte;
 mod errors;
-mod exact_match;
-mod metric_state;
-mod mae;
 mod mase;
-mod mse;
+mod metric_state;
 mod outcomes;
 mod perplexity;
-mod precision_recall_f1;
-mod r2;
-mod rmse;
 mod scores;
 #[cfg(test)]
 mod tests;
-mod top;
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -41,29 +30,15 @@ use candle_core::{Result, Tensor};
 
 use crate::config::MetricSpec;
 use crate::plan::{Measurable, MetricFacts, Mode, Targets};
-pub use accuracy::Accuracy;
-pub use auroc::AUROC;
-pub use auroc::auroc;
-pub use average_precision::AVERAGE_PRECISION;
-pub use average_precision::average_precision;
-pub use bits_per_byte::BitsPerByte;
-pub use errors::ErrorScore;
-pub use errors::{ERRORS, Errors, of_targets};
-pub use exact_match::ExactMatch;
-pub use mae::{MAE_UNSCALED, Mae};
-pub use mase::Mase;
-pub use mase::worse_than_naive;
+pub use accuracy::{Accuracy, ExactMatch, TopAccuracy};
+pub use errors::{
+    ERRORS, ErrorScore, Errors, MAE_UNSCALED, Mae, Mse, R2, RMSE_UNSCALED, Rmse, of_targets,
+};
+pub use mase::{Mase, worse_than_naive};
 pub use metric_state::{MetricState, Scores};
-pub use mse::Mse;
-pub use outcomes::{Average, Outcome};
-pub use outcomes::{OUTCOMES, of_classes, one_answer};
-pub use perplexity::Perplexity;
-pub use precision_recall_f1::ClassScore;
-pub use r2::R2;
-pub use rmse::{RMSE_UNSCALED, Rmse};
-pub use scores::RankingScore;
-pub use scores::SCORES;
-pub use top::TopAccuracy;
+pub use outcomes::{Average, ClassScore, OUTCOMES, Outcome, of_classes, one_answer};
+pub use perplexity::{BitsPerByte, Perplexity};
+pub use scores::{AUROC, AVERAGE_PRECISION, RankingScore, SCORES, auroc, average_precision};
 
 /// Something that is measured on validation and test data.
 pub trait Metric: Debug + Send + Sync {

@@ -1,13 +1,14 @@
-//! How often each class was there, and was found: what precision, recall and F1 are made of.
+//! `val/precision`, `val/recall` and `val/f1`, class by class and averaged, from the outcomes of each
+//! class: hits, false alarms and misses.
 
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::loss::rows;
-use crate::metric::MetricState;
+use crate::metric::{Metric, MetricState};
 use crate::ops::IGNORED_LABEL;
-use crate::plan::{Measurable, Targets};
+use crate::plan::{Measurable, Mode, Targets};
 
 /// What the metrics that are made of outcomes share.
 pub const OUTCOMES: &str = "outcomes";
@@ -62,7 +63,7 @@ fn share(part: u64, whole: u64) -> f64 {
 
 impl Average {
     /// The average of `value` over the classes.
-    pub(super) fn of(self, kept: &MetricState, value: fn(&Outcome) -> f64) -> f64 {
+    fn of(self, kept: &MetricState, value: fn(&Outcome) -> f64) -> f64 {
         let classes = of_classes(kept);
         let classes: Vec<&Outcome> = match self {
             Self::Micro => return value(&together(&classes)),
@@ -75,7 +76,7 @@ impl Average {
     }
 
     /// Why it has no meaning for such answers.
-    pub(super) fn why_not(self, answers: &Measurable) -> Option<String> {
+    fn why_not(self, answers: &Measurable) -> Option<String> {
         match answers.targets {
             Targets::MultiLabel if self == Self::Binary => {
                 Some("needs one of two classes for each sample".to_owned())
@@ -135,7 +136,7 @@ pub fn of_classes(kept: &MetricState) -> Vec<Outcome> {
 
 /// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of
 /// samples that may have several classes, what became of each whose output is greater than 0.
-pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if targets.dtype() == DType::F32 {
         return several(outputs, targets);
     }
@@ -183,4 +184,68 @@ fn several(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
         }
     }
     Ok(MetricState::Sums(sums))
+}
+
+/// A value of each class's outcomes, averaged over the classes.
+#[derive(Debug)]
+pub struct ClassScore {
+    /// With the macro average, with the micro average, and of the positive class.
+    names: [&'static str; 3],
+    value: fn(&Outcome) -> f64,
+    average: Average,
+}
+
+impl ClassScore {
+    /// Share of what was found that is right.
+    pub fn precision(average: Average) -> Self {
+        Self {
+            names: ["precision", "precision_micro", "precision_binary"],
+            value: Outcome::precision,
+            average,
+        }
+    }
+
+    /// Share of what is there that was found. Its macro average is the balanced accuracy.
+    pub fn recall(average: Average) -> Self {
+        Self { names: ["recall", "recall_micro", "recall_binary"], value: Outcome::recall, average }
+    }
+
+    /// Harmonic mean of precision and recall.
+    pub fn f1(average: Average) -> Self {
+        Self { names: ["f1", "f1_micro", "f1_binary"], value: Outcome::f1, average }
+    }
+}
+
+impl Metric for ClassScore {
+    fn name(&self) -> &'static str {
+        match self.average {
+            Average::Macro => self.names[0],
+            Average::Micro => self.names[1],
+            Average::Binary => self.names[2],
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Max
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        self.average.why_not(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        OUTCOMES
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+        measure(outputs, targets)
+    }
+
+    fn value(&self, all: &MetricState) -> f64 {
+        self.average.of(all, self.value)
+    }
 }

@@ -1,4 +1,4 @@
-//! The score of every class for every sample: what metrics that rank samples are made of.
+//! Metrics that rank samples by the score of each class: `val/auroc`, `val/average_precision`.
 
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
@@ -15,10 +15,10 @@ const MAX_SCORES: usize = 1 << 24;
 /// the classes.
 #[derive(Debug)]
 pub struct RankingScore {
-    pub(super) name: &'static str,
+    name: &'static str,
     /// Of one class, given its scores from the highest to the lowest, each with whether its sample
     /// has the class; `None` where it has no meaning.
-    pub(super) value: fn(&[(f32, bool)]) -> Option<f64>,
+    value: fn(&[(f32, bool)]) -> Option<f64>,
 }
 
 impl Metric for RankingScore {
@@ -137,9 +137,46 @@ fn mean(all: &MetricState, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
 }
 
 /// Of scores in order, those that are equal: how many are right, and how many are not.
-pub(super) fn ties(sorted: &[(f32, bool)]) -> impl Iterator<Item = [u64; 2]> {
+fn ties(sorted: &[(f32, bool)]) -> impl Iterator<Item = [u64; 2]> {
     sorted.chunk_by(|a, b| a.0 == b.0).map(|tied| {
         let right = tied.iter().filter(|(_, is_right)| *is_right).count();
         [right as u64, (tied.len() - right) as u64]
     })
+}
+
+/// Area under the receiver operating characteristic of each class against all others, and their
+/// mean; classes that all samples have, or none, are left out.
+pub const AUROC: RankingScore = RankingScore { name: "auroc", value: auroc };
+
+/// The share of pairs of a sample with the class and one without it that are in the right order;
+/// ties count half. Exact in integers. `None` without such pairs.
+pub fn auroc(sorted: &[(f32, bool)]) -> Option<f64> {
+    let mut halves = 0u128;
+    let mut before = 0;
+    let mut others = 0;
+    for [right, wrong] in ties(sorted) {
+        // Samples without the class that come before one with it are in the wrong order.
+        halves += u128::from(right) * u128::from(2 * others + wrong);
+        before += right;
+        others += wrong;
+    }
+    let pairs = u128::from(before) * u128::from(others);
+    (pairs > 0).then(|| 1.0 - halves as f64 / (2 * pairs) as f64)
+}
+
+/// Mean precision over the samples of a class, from the surest to the least sure, and the mean of
+/// the classes that occur.
+pub const AVERAGE_PRECISION: RankingScore =
+    RankingScore { name: "average_precision", value: average_precision };
+
+/// The sum of each gain of recall times the precision there. `None` without samples of the class.
+pub fn average_precision(sorted: &[(f32, bool)]) -> Option<f64> {
+    let all = sorted.iter().filter(|(_, is_right)| *is_right).count() as f64;
+    let (mut found, mut asked, mut sum) = (0, 0, 0.0);
+    for [right, wrong] in ties(sorted) {
+        found += right;
+        asked += right + wrong;
+        sum += right as f64 / all * (found as f64 / asked as f64);
+    }
+    (all > 0.0).then_some(sum)
 }
