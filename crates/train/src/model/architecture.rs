@@ -1,21 +1,24 @@
-//! The family of models.
+//! The family of models: `Architecture` and its registry, `Models`.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use candle_core::{Device, Result as CandleResult};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::names::{self, Library, Naming, Written};
-use super::pretrained::{Unfit, likeliest, misfit_help, weights_file};
-use super::{Completion, Head, Model};
-use crate::config::kind::{Choice, Kind, Options};
+use super::pretrained::{Completion, Unfit, likeliest, misfit_help, weights_file};
+use super::{Model, peft};
+use crate::config::kind::{Choice, Kind, Options, Wrong};
 use crate::nn::state_dict::{
     self, LoadReport, Misfit, Strict, Wanted, check_adapters, fit, header, load_adapters,
     load_state_dict, load_state_dict_bytes,
 };
 use crate::nn::{Builder, Params};
-use crate::plan::{Modality, ModelFacts, ModelPlan};
+use crate::onnx::{Dim, Graph, Value};
+use crate::plan::{Flow, Modality, ModelFacts, ModelPlan};
 use crate::registry::{Family, Registry, Takes, Unbuildable};
 
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
@@ -99,6 +102,66 @@ pub trait Architecture: Debug + Send + Sync {
     }
 }
 
+/// The layers that depend on the number of outputs.
+#[derive(Clone, Debug)]
+pub enum Head {
+    /// There is none.
+    None,
+    /// Those under these prefixes of keys (`fc.`).
+    Keys(&'static [&'static str]),
+    /// Those of these keys (`fc`).
+    Layers(Vec<String>),
+    /// That of the parameter registered last.
+    Last,
+}
+
+impl Head {
+    /// Prefixes of its keys in the model of `wanted`; empty if that has no such layer.
+    pub(super) fn keys(&self, wanted: &Wanted) -> Vec<String> {
+        let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
+        let is_there = |key: &&str| names().any(|name| name.starts_with(*key));
+        match self {
+            Self::Keys(keys) if keys.iter().any(is_there) => {
+                keys.iter().map(|&key| key.to_owned()).collect()
+            }
+            Self::None | Self::Keys(_) => Vec::new(),
+            Self::Layers(layers) => layers.iter().map(|layer| format!("{layer}.")).collect(),
+            Self::Last => {
+                let last = names().next_back().and_then(|name| name.rsplit_once('.'));
+                last.map(|(layer, _)| format!("{layer}.")).into_iter().collect()
+            }
+        }
+    }
+}
+
+/// What the option means to every model that has it.
+pub(super) const BACKBONE_MODE: &str = "mode of a frozen backbone while the head trains. \
+    \"train\": `BatchNorm` uses batch statistics, and its running statistics keep moving, as in \
+    PyTorch if only `requires_grad` is False. \"eval\": as after `backbone.eval()`: it uses its \
+    running statistics, which do not change, and no dropout. Default: \"train\", but \"eval\" for \
+    `fastconformer`.";
+
+/// In which mode a frozen backbone runs, as after `backbone.train()` or `backbone.eval()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BackboneMode {
+    /// Norms use and track the statistics of the batch; dropout drops.
+    #[default]
+    Train,
+    /// Norms use their running statistics and leave them as they are; nothing is dropped.
+    Eval,
+}
+
+/// A backbone that learns is in training: what is wrong with a mode that is given for it.
+pub(super) fn check_backbone_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wrong> {
+    let wrong = || Wrong {
+        key: "backbone_mode",
+        with: &["freeze_backbone"],
+        what: "only applies with `freeze_backbone = true`".to_owned(),
+    };
+    if mode.is_some() && !is_frozen { vec![wrong()] } else { Vec::new() }
+}
+
 /// `[model]`
 #[derive(Debug)]
 pub enum ModelFamily {}
@@ -132,6 +195,11 @@ impl DerefMut for Models {
         &mut self.0
     }
 }
+
+/// Samples of a batch.
+const BATCH: Dim = Dim::Named("batch");
+/// Tokens of a sample.
+const SEQUENCE: Dim = Dim::Named("sequence");
 
 /// Why a model was not built.
 #[derive(Debug, thiserror::Error)]
@@ -245,7 +313,7 @@ impl Models {
             described(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
         let wanted = Wanted::of(&params);
         if let Some(folder) = adapters {
-            let found = check_adapters(&wanted, &folder.join(super::peft::ADAPTERS));
+            let found = check_adapters(&wanted, &folder.join(peft::ADAPTERS));
             found.map_err(|error| Unfit::of_adapter_file(&error))?;
         }
         let Some(path) = &plan.pretrained else { return Ok(()) };
@@ -345,9 +413,34 @@ impl Models {
     ) -> Result<(), state_dict::Error> {
         let Ok(architecture) = self.architecture(plan) else { return Ok(()) };
         match architecture.adapters() {
-            Some(folder) => load_adapters(params, &folder.join(super::peft::ADAPTERS)),
+            Some(folder) => load_adapters(params, &folder.join(peft::ADAPTERS)),
             None => Ok(()),
         }
+    }
+
+    /// What `model`, which was built of `plan`, does in evaluation, for batches of any size; a text
+    /// may be shorter than those of its training. Inputs are `input` as the data pipeline gives it,
+    /// or `input_ids` of a text, and what else the model asks for.
+    pub fn onnx(&self, plan: &ModelPlan, model: &dyn Model) -> Result<Vec<u8>, Error> {
+        let mut graph = Graph::new(plan.input.first().copied().unwrap_or(1));
+        let input = self.onnx_input(plan, &mut graph)?;
+        let output = model.onnx(&mut graph, &input);
+        let blamed = graph.blamed().map(|part| format!("its {part}: ")).unwrap_or_default();
+        let written: CandleResult<Vec<u8>> =
+            output.and_then(|output| graph.finish(plan.name(), &output, &["batch", "sequence"]));
+        let name = plan.name().to_owned();
+        written.map_err(|error| Error::Onnx { name, what: format!("{blamed}{error}") })
+    }
+
+    fn onnx_input(&self, plan: &ModelPlan, graph: &mut Graph) -> Result<Value, Error> {
+        if self.architecture(plan)?.takes() == [Modality::Text] {
+            return Ok(graph.indices("input_ids", &[BATCH, SEQUENCE]));
+        }
+        let sizes = plan.input.iter().map(|&size| Dim::Size(size));
+        let dims: Vec<Dim> = [BATCH].into_iter().chain(sizes).collect();
+        let is_text =
+            plan.layers.first().is_some_and(|first| matches!(first.input, Flow::Tokens(_)));
+        Ok(if is_text { graph.indices("input_ids", &dims) } else { graph.input("input", &dims) })
     }
 }
 

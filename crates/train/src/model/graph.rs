@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::recordings::{heard, heard_onnx};
+use super::speech::{heard, heard_onnx};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::{Kind, Spec};
 use crate::model::layers::{Layers, Node, Site, run, run_onnx};

@@ -7,7 +7,6 @@
 
 pub(super) mod gpt2;
 pub(super) mod llama;
-mod rope;
 pub(super) mod timm;
 
 pub use timm::trained_on;
@@ -17,9 +16,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::Completion;
-use super::config_json::{Error, read};
-use super::pretrained::Unfit;
+use super::pretrained::{Completion, DescriptionError as Error, Unfit, read_description};
 
 /// Name of the file.
 const FILE: &str = "config.json";
@@ -50,7 +47,7 @@ pub(super) fn complete(
 
 fn described(reader: &Reader, path: &Path, seq_len: Option<u32>) -> Result<Completion, Error> {
     let &Reader { model, what, read: of } = reader;
-    let config: Config = match read(path, what) {
+    let config: Config = match read_description(path, what) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Ok(Completion::default());
         }

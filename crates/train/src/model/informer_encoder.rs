@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
-use super::attention::MultiHead;
 use crate::nn::{
-    self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Nonlinearity,
+    self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear, Nonlinearity,
 };
 use crate::onnx::{Graph, Value};
-use crate::ops::{self, Window};
+use crate::ops::{self, Attention, Window};
 
 const PROJECTIONS: [&str; 4] =
     ["query_projection", "key_projection", "value_projection", "out_projection"];
@@ -29,11 +28,10 @@ pub(super) struct Sizes {
     pub(super) dropout: f64,
 }
 
-/// The layers of an encoder.
 pub(super) struct Encoder(Vec<Arc<Layer>>);
 
 impl Encoder {
-    /// Its layers, below `builder`.
+    /// Registers the layers below `builder`.
     pub(super) fn new(sizes: Sizes, builder: &Builder) -> Result<Self> {
         let layers = builder.pp("attn_layers");
         let layer = |i| Layer::new(sizes, &layers.pp(i)).map(Arc::new);
@@ -45,9 +43,7 @@ impl Encoder {
         let layer = |x: Tensor, layer| nn::run_block(layer, &x, pass);
         ops::chain(x, |x| self.0.iter().try_fold(x.clone(), layer))
     }
-}
 
-impl Encoder {
     /// [`Encoder::forward`] in a graph of ONNX.
     pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         self.0.iter().try_fold(x.clone(), |x, layer| layer.onnx(graph, &x))
@@ -80,9 +76,7 @@ impl Layer {
             dropouts: [1, 2, 3].map(|i| Dropout::new(&builder.pp(format!("dropout{i}")), p)),
         })
     }
-}
 
-impl Layer {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let attended = self.attention.onnx(graph, [x, x, x])?;
         let sum = graph.add(x, &attended);
@@ -103,5 +97,68 @@ impl nn::Block for Layer {
         let y = inside.forward(&ops::gelu(&self.conv1.forward(&x, pass)?)?, pass)?;
         let y = last.forward(&self.conv2.forward(&y, pass)?, pass)?;
         self.norm2.forward_sum(&x, &y)
+    }
+}
+
+/// Multi-head attention with linear layers for queries, keys, values and output, under the names of
+/// the original.
+pub(super) struct MultiHead {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    out: Linear,
+    heads: usize,
+    dropout: Dropout,
+}
+
+impl MultiHead {
+    /// Registers the layers of queries, keys, values and output under `names`, in this order.
+    /// `dropout` applies to the probabilities.
+    pub(super) fn new(
+        builder: &Builder,
+        names: [&str; 4],
+        width: usize,
+        heads: usize,
+        dropout: f64,
+    ) -> Result<Self> {
+        if heads == 0 || !width.is_multiple_of(heads) {
+            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
+        }
+        let linear = |name: &str| Linear::new(&builder.pp(name), width, width);
+        let [q, k, v, out] = names;
+        Ok(Self {
+            q: linear(q)?,
+            k: linear(k)?,
+            v: linear(v)?,
+            out: linear(out)?,
+            heads,
+            dropout: Dropout::new(builder, dropout),
+        })
+    }
+
+    /// q (b, t, width), k and v (b, s, width) -> (b, t, width).
+    pub(super) fn forward(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        pass: &ForwardContext,
+    ) -> Result<Tensor> {
+        let dropout = self.dropout.drawn(pass);
+        let options =
+            Attention { heads: self.heads, causal: false, dropout, precision: pass.precision };
+        let q = self.q.forward(q, pass)?;
+        let k = self.k.forward(k, pass)?;
+        let v = self.v.forward(v, pass)?;
+        self.out.forward(&ops::attention(&q, &k, &v, options)?, pass)
+    }
+
+    /// [`MultiHead::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, [q, k, v]: [&Value; 3]) -> Result<Value> {
+        let q = self.q.onnx(graph, q)?;
+        let k = self.k.onnx(graph, k)?;
+        let v = self.v.onnx(graph, v)?;
+        let y = graph.attention([&q, &k, &v], self.heads, false);
+        self.out.onnx(graph, &y)
     }
 }

@@ -8,7 +8,6 @@
 //! post_attention_layernorm}`, `model.norm`, `lm_head`; tied, `lm_head.weight` is another name of
 //! the embedding. With adapters all these are frozen, and `{...}_proj.lora_{A,B}` are trained.
 
-mod lora;
 mod rope;
 
 use std::path::Path;
@@ -21,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::hub::{self, llama as files};
 use super::names::{Library, Naming};
 use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Model, peft};
+use super::{Architecture, Completion, Head, Lora, Model, peft};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{
     self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
@@ -30,7 +29,6 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
 use crate::plan::{Modality, ModelPlan};
 
-pub use lora::Lora;
 pub use rope::{RopeScaling, RopeType};
 
 /// Llama and Mistral, as in Hugging Face transformers: rotary embeddings, grouped-query attention

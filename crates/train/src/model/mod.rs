@@ -47,25 +47,19 @@
 
 mod airbench94;
 mod architecture;
-mod attention;
-mod backbone;
 mod cnn;
-mod inferred_options;
 mod conformer;
 mod convnext;
-mod config_json;
 mod denoiser;
 pub mod diffusion;
 mod diffusion_policy;
 mod diffusion_policy_image;
 mod dlinear;
 mod efficientnet;
-mod export;
 mod informer_encoder;
 mod fastconformer;
 mod gpt;
 mod graph;
-mod head;
 mod hub;
 mod inverted_residual;
 mod itransformer;
@@ -78,32 +72,28 @@ mod nest;
 mod patchtst;
 pub mod peft;
 mod pretrained;
-mod recordings;
 mod recurrent;
 mod resnet;
 mod rgb_encoder;
 mod series;
-mod spatial_softmax;
-mod speech_classifier;
+mod speech;
 #[cfg(test)]
 mod tests;
 mod timebridge;
 mod unet1d;
 mod vit;
 mod whitening;
-mod registered;
 
 use candle_core::{Result, Tensor, bail};
 
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
+use crate::registry::Registry;
 use crate::rng::Key;
 
 pub use airbench94::{Airbench94Config, Width};
-pub use architecture::{Architecture, Error, ModelFamily, Models};
-pub use backbone::BackboneMode;
+pub use architecture::{Architecture, BackboneMode, Error, Head, ModelFamily, Models};
 pub use cnn::SimpleCnnConfig;
-pub use config_json::Error as DescriptionError;
 pub use convnext::{ConvNextConfig, ConvNextSize};
 pub use diffusion::NoiseScheduler;
 pub use diffusion_policy::{DiffusionPolicy, DiffusionPolicyConfig};
@@ -112,23 +102,20 @@ pub use dlinear::DLinearConfig;
 pub use efficientnet::EfficientNetConfig;
 pub use gpt::{Gelu, GptConfig};
 pub use graph::GraphConfig;
-pub use head::Head;
 pub use hub::trained_on;
-pub use inferred_options::Completion;
-pub use inferred_options::inherited;
 pub use itransformer::ITransformerConfig;
-pub use llama::{LlamaConfig, Lora, RopeScaling, RopeType};
+pub use llama::{LlamaConfig, RopeScaling, RopeType};
 pub use mlp::MlpConfig;
 pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
-pub use names::Written;
-pub use names::{Library, Naming};
+pub use names::{Library, Naming, Written};
 pub use nest::{Nest, NestConfig};
 pub use patchtst::PatchTstConfig;
-pub use pretrained::Unfit;
+pub use peft::Lora;
+pub use pretrained::{Completion, DescriptionError, Unfit, inherited};
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use resnet::{Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
 pub use rgb_encoder::VisionBackbone;
-pub use speech_classifier::FastConformerConfig;
+pub use speech::FastConformerConfig;
 pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};
 pub use whitening::Whitening;
@@ -200,4 +187,32 @@ pub struct Comparison {
     pub outputs: Tensor,
     /// What they should be.
     pub targets: Tensor,
+}
+
+impl Default for Models {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self(Registry::empty());
+        all.add::<MlpConfig>();
+        all.add::<SimpleCnnConfig>();
+        all.add::<Airbench94Config>();
+        resnet::register(&mut all);
+        convnext::register(&mut all);
+        mobilenet_v3::register(&mut all);
+        all.add::<EfficientNetConfig>();
+        vit::register(&mut all);
+        all.add::<DLinearConfig>();
+        recurrent::register(&mut all);
+        all.add::<ITransformerConfig>();
+        all.add::<PatchTstConfig>();
+        all.add::<TimeBridgeConfig>();
+        all.add::<GptConfig>();
+        all.add::<LlamaConfig>();
+        all.add::<GraphConfig>();
+        all.add::<DiffusionPolicyConfig>();
+        all.add::<DiffusionPolicyImageConfig>();
+        all.add::<NestConfig>();
+        all.add::<FastConformerConfig>();
+        all
+    }
 }

@@ -7,12 +7,12 @@
 //! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen
 //! `quantizer.codebooks`, `quantizer.proj`, `mask_processor.mask_embedding`.
 
-use candle_core::{D, Device, Result, Tensor, bail};
+use candle_core::{D, Device, Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
-use super::recordings::{heard, heard_onnx};
+use super::speech::{frames_and_mels, heard, heard_onnx};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
@@ -111,14 +111,6 @@ impl Architecture for NestConfig {
     }
 }
 
-/// (kinds of speech, frames and a row for the length, mels)
-pub(super) fn shape(input: &[usize]) -> Result<[usize; 3]> {
-    match *input {
-        [2, frames, mels] if frames % SUBSAMPLING_FACTOR == 1 => Ok([2, frames - 1, mels]),
-        _ => bail!("it takes speech: use `data.name = \"speech\"`"),
-    }
-}
-
 /// Pre-training.
 pub struct Nest {
     config: NestConfig,
@@ -132,7 +124,7 @@ pub struct Nest {
 impl Nest {
     /// Registers its parameters, for samples of the shape (2, frames + 1, mels).
     pub fn new(config: &NestConfig, input: &[usize], builder: &Builder) -> Result<Self> {
-        let [_, frames, mels] = shape(input)?;
+        let [frames, mels] = frames_and_mels(input)?;
         let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
         let inputs = config.d_model;

@@ -1,8 +1,13 @@
-//! Why weights cannot be started from, in words, and what to do about it.
+//! Weights to start from: options read from the files beside them, and why weights do not fit.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{DescriptionError, architecture};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::architecture;
+use crate::config::kind::Options;
 use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
 
 /// Weights that do not fit.
@@ -115,6 +120,88 @@ pub(super) fn misfit_help(
         return "give the model the sizes of these weights in `[model]`".to_owned();
     }
     "choose weights of this model, or the model these weights belong to".to_owned()
+}
+
+/// Why a description was not understood.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// The file could not be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Not JSON, or without the numbers that are needed.
+    #[error("`{}` does not describe {what}: {source}", path.display())]
+    Format {
+        path: PathBuf,
+        /// What it should describe.
+        what: &'static str,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A variant that is computed differently.
+    #[error("`{}` has {what}, which `{model}` does not compute", path.display())]
+    Unknown {
+        path: PathBuf,
+        /// Our model.
+        model: &'static str,
+        /// The key and its value.
+        what: String,
+    },
+    /// The experiment says something else.
+    #[error("`model.lora.{key}` is {given}, but `{}` has {found}", path.display())]
+    Differs {
+        path: PathBuf,
+        key: &'static str,
+        /// In the experiment.
+        given: String,
+        /// In the file.
+        found: String,
+    },
+}
+
+/// Reads the JSON file at `path`, which describes `what`.
+pub(super) fn read_description<T: DeserializeOwned>(
+    path: &Path,
+    what: &'static str,
+) -> Result<T, DescriptionError> {
+    let bytes = crate::files::read(path)
+        .map_err(|source| DescriptionError::Read { path: path.to_owned(), source })?;
+    let format = |source| DescriptionError::Format { path: path.to_owned(), what, source };
+    serde_json::from_slice(&bytes).map_err(format)
+}
+
+/// Options that say how a model is trained, and not what it is.
+const OF_TRAINING: [&str; 3] = ["lora", "freeze_backbone", "backbone_mode"];
+
+/// The options of a trained model that one that starts from its weights has, too.
+pub fn inherited(mut options: Options) -> Options {
+    options.retain(|key, _| !OF_TRAINING.contains(&key.as_str()));
+    options
+}
+
+/// Options that were read from files; those that the experiment gives come before them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Completion {
+    pub options: Options,
+    /// Number of outputs.
+    pub outputs: Option<u32>,
+}
+
+impl Completion {
+    /// No options yet.
+    pub(super) fn of_outputs(outputs: u32) -> Self {
+        Self { outputs: Some(outputs), options: Options::new() }
+    }
+
+    /// Adds an option.
+    pub(super) fn give(&mut self, key: &str, value: impl Serialize) {
+        if let Ok(value) = serde_json::to_value(value) {
+            self.options.insert(key.to_owned(), value);
+        }
+    }
 }
 
 #[cfg(test)]

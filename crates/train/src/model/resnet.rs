@@ -13,14 +13,13 @@
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still
 //! use and track batch statistics while training, unless `backbone_mode = "eval"`.
 
-mod grouped;
 mod trunk;
 
 use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::backbone::{self, BACKBONE_MODE, BackboneMode};
+use super::architecture::{BACKBONE_MODE, BackboneMode, check_backbone_mode};
 use super::names::{Library, Naming};
 use super::{Architecture, Head as Outputs, Model, Models};
 use crate::config::kind::{Kind, Wrong};
@@ -28,7 +27,7 @@ use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
-pub(super) use grouped::Backbone;
+pub(super) use trunk::Backbone;
 use trunk::{Shape, Style, Trunk};
 
 /// torchvision's residual network of 18 layers.
@@ -150,7 +149,7 @@ impl Kind for ResNetConfig {
     }
 
     fn check(&self) -> Vec<Wrong> {
-        let mut wrong = backbone::check(self.freeze_backbone, self.backbone_mode);
+        let mut wrong = check_backbone_mode(self.freeze_backbone, self.backbone_mode);
         if !self.prefix.is_empty() && self.prefix.split('.').any(str::is_empty) {
             let what = "must be names with a point between them, such as `resnet18`".to_owned();
             wrong.push(Wrong { key: "prefix", with: &[], what });

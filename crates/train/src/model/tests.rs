@@ -1,5 +1,7 @@
 //! All models at once.
 
+mod onnx;
+
 use candle_core::{DType, Device, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::attention::MultiHead;
+use super::informer_encoder::MultiHead;
 use super::series::{Standardised, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Config, FILE};
-use crate::model::Completion;
-use crate::model::config_json::{Error, read};
-use crate::model::pretrained::Unfit;
+use crate::model::pretrained::{Completion, DescriptionError, Unfit, read_description};
 use crate::plan::TrainedOn;
 
 /// Name of the file of a Hugging Face image processor.
@@ -23,11 +21,11 @@ pub(in crate::model) fn complete(
 ) -> Result<Completion, Unfit> {
     let path = pretrained.and_then(Path::parent).map(|folder| folder.join(FILE));
     let Some(path) = path else { return Ok(Completion::default()) };
-    let config: Config = read(&path, "a model of timm").unwrap_or_default();
+    let config: Config = read_description(&path, "a model of timm").unwrap_or_default();
     match config.get("architecture").and_then(serde_json::Value::as_str) {
         Some(other) if !architectures.contains(&other) => {
             let what = format!("`architecture` = {other:?}");
-            Err(Unfit::of_description(&Error::Unknown { path, model, what }))
+            Err(Unfit::of_description(&DescriptionError::Unknown { path, model, what }))
         }
         _ => Ok(Completion::default()),
     }
@@ -41,7 +39,7 @@ pub fn trained_on(pretrained: &Path) -> Option<TrainedOn> {
 }
 
 fn of_timm(file: PathBuf) -> Option<TrainedOn> {
-    let config: Config = read(&file, "a model of timm").ok()?;
+    let config: Config = read_description(&file, "a model of timm").ok()?;
     let described = config.get("pretrained_cfg").and_then(Value::as_object).unwrap_or(&config);
     let (mean, std) = (numbers(described, "mean")?, numbers(described, "std")?);
     let interpolation = described.get("interpolation").and_then(Value::as_str).map(str::to_owned);
@@ -49,7 +47,7 @@ fn of_timm(file: PathBuf) -> Option<TrainedOn> {
 }
 
 fn of_processor(file: PathBuf) -> Option<TrainedOn> {
-    let config: Config = read(&file, "an image processor").ok()?;
+    let config: Config = read_description(&file, "an image processor").ok()?;
     let (mut mean, mut std) = (numbers(&config, "image_mean")?, numbers(&config, "image_std")?);
     if config.get("do_normalize") == Some(&Value::Bool(false)) {
         (mean, std) = (vec![0.0], vec![1.0]);

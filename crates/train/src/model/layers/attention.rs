@@ -1,13 +1,13 @@
-//! `name = "attention"`
+//! `name = "attention"`, `"cross_attention"`
 
-use candle_core::{D, Result as CandleResult, Tensor};
+use candle_core::{D, Result as CandleResult, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Kind;
-use crate::model::layers::lengths::{own_steps, without_padding};
+use crate::config::kind::{Entry, Kind};
+use crate::model::layers::containers::end;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
 };
 use crate::nn::{Dropout, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
@@ -43,14 +43,13 @@ pub struct SelfAttention {
 }
 
 impl SelfAttention {
-    /// Heads of keys and values.
-    fn shared(&self) -> u32 {
+    fn kv_heads(&self) -> u32 {
         self.n_kv_heads.unwrap_or(self.n_heads)
     }
 
-    /// Their features.
-    fn shared_width(&self, sizes: &Sizes) -> usize {
-        sizes.inputs() / self.n_heads as usize * self.shared() as usize
+    /// Features of keys, and of values.
+    fn kv_width(&self, sizes: &Sizes) -> usize {
+        sizes.inputs() / self.n_heads as usize * self.kv_heads() as usize
     }
 }
 
@@ -62,12 +61,9 @@ impl Layer for SelfAttention {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [_, features] = input.sequence()?;
         let heads = self.n_heads;
-        if !features.is_multiple_of(heads as usize) {
-            let what = format!("{heads} heads do not divide {features} features");
-            return Err(Unfit { key: "n_heads", what, help: None }.into());
-        }
-        if !heads.is_multiple_of(self.shared()) {
-            let what = format!("{heads} heads cannot share {} of keys and values", self.shared());
+        check_heads(heads, features)?;
+        if !heads.is_multiple_of(self.kv_heads()) {
+            let what = format!("{heads} heads cannot share {} of keys and values", self.kv_heads());
             return Err(Unfit { key: "n_kv_heads", what, help: None }.into());
         }
         let width = features / heads as usize;
@@ -79,19 +75,19 @@ impl Layer for SelfAttention {
     }
 
     fn details(&self, sizes: &Sizes) -> String {
-        let shared = self.n_kv_heads.map_or(String::new(), |n| format!(" on {n}"));
+        let on_kv_heads = self.n_kv_heads.map_or(String::new(), |n| format!(" on {n}"));
         let rotary = if self.rope_theta.is_some() { ", rotary" } else { "" };
         let causal = if self.causal { ", causal" } else { "" };
         let padding = without_padding(sizes);
-        format!(", {} heads{shared}{rotary}{causal}{padding}", self.n_heads)
+        format!(", {} heads{on_kv_heads}{rotary}{causal}{padding}", self.n_heads)
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
-        (sizes.inputs() + 1) * (2 * sizes.inputs() + 2 * self.shared_width(sizes))
+        (sizes.inputs() + 1) * (2 * sizes.inputs() + 2 * self.kv_width(sizes))
     }
 
     fn flops(&self, sizes: &Sizes) -> u64 {
-        let products = 2 * sizes.inputs() + 2 * self.shared_width(sizes);
+        let products = 2 * sizes.inputs() + 2 * self.kv_width(sizes);
         sizes.product(products) + sizes.product(2 * sizes.output.rows())
     }
 
@@ -102,15 +98,15 @@ impl Layer for SelfAttention {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let builder = site.builder();
         let inputs = site.sizes().inputs();
-        Ok(Node::of(Built {
+        Ok(Node::of(SelfAttentionLayer {
             qkv: Linear::new(
                 &builder.pp("qkv"),
                 inputs,
-                inputs + 2 * self.shared_width(&site.sizes()),
+                inputs + 2 * self.kv_width(&site.sizes()),
             )?,
             proj: Linear::new(&builder.pp("proj"), inputs, inputs)?,
             heads: self.n_heads as usize,
-            kv_heads: self.shared() as usize,
+            kv_heads: self.kv_heads() as usize,
             rope: self.rope_theta.map(Rope::unscaled),
             causal: self.causal,
             padded: site.sizes().input.padded(),
@@ -120,7 +116,7 @@ impl Layer for SelfAttention {
 }
 
 /// One linear layer for queries, keys and values, and one after the attention.
-struct Built {
+struct SelfAttentionLayer {
     qkv: Linear,
     proj: Linear,
     heads: usize,
@@ -129,11 +125,11 @@ struct Built {
     causal: bool,
     /// Frames from one step to the next, if some are padding.
     padded: Option<usize>,
-    /// Of the probabilities.
+    /// Dropout of the probabilities.
     dropout: Dropout,
 }
 
-impl Forward for Built {
+impl Forward for SelfAttentionLayer {
     /// x (n, steps, c) -> (n, steps, c).
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         let dropout = self.dropout.drawn(pass);
@@ -185,7 +181,7 @@ impl Forward for Built {
     }
 }
 
-impl Built {
+impl SelfAttentionLayer {
     /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
     fn for_each_query(&self, x: &Tensor) -> CandleResult<Tensor> {
         let (n, t, width) = x.dims3()?;
@@ -194,4 +190,136 @@ impl Built {
         let x = x.reshape((n, t, self.kv_heads, 1, d))?;
         x.broadcast_as((n, t, self.kv_heads, times, d))?.reshape((n, t, self.heads * d))
     }
+}
+
+/// attention of another sequence to this one: each step of layers(x) asks all steps of x, with
+/// linear layers for queries (`q`), for keys and values (`kv`), and after it (`proj`), as timm's
+/// `AttentionPoolLatent`. The padding of recordings is hidden.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CrossAttention {
+    /// heads, which divide the features of the queries.
+    #[schemars(range(min = 1, max = 16_777_216), example = 4)]
+    pub n_heads: u32,
+    /// layers that make the queries of x; `latents` makes them of nothing.
+    pub layers: Vec<Entry>,
+    /// dropout of the probabilities.
+    #[serde(default)]
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
+    pub p: f64,
+}
+
+impl Kind for CrossAttention {
+    const NAME: &'static str = "cross_attention";
+}
+
+impl Layer for CrossAttention {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+        input.sequence()?;
+        let layers = scope.sequence("layers", &self.layers, input)?;
+        let output = end(&layers)?;
+        let [_, features] = output.sequence()?;
+        check_heads(self.n_heads, features)?;
+        Ok(Decided { output, layers, shortcut: Vec::new() })
+    }
+
+    fn details(&self, sizes: &Sizes) -> String {
+        format!(", {} heads{}", self.n_heads, without_padding(sizes))
+    }
+
+    fn parameters(&self, sizes: &Sizes) -> usize {
+        let width = sizes.outputs();
+        2 * width * (width + 1) + 2 * width * (sizes.inputs() + 1)
+    }
+
+    fn flops(&self, sizes: &Sizes) -> u64 {
+        let width = sizes.outputs();
+        let steps = sizes.input.rows();
+        let kv = 4 * (steps * sizes.inputs() * width) as u64;
+        sizes.product(2 * width) + kv + sizes.product(2 * steps)
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
+        let builder = site.builder();
+        let sizes = site.sizes();
+        let width = sizes.outputs();
+        Ok(Node::of(CrossAttentionLayer {
+            queries: site.sequence()?,
+            q: Linear::new(&builder.pp("q"), width, width)?,
+            kv: Linear::new(&builder.pp("kv"), sizes.inputs(), 2 * width)?,
+            proj: Linear::new(&builder.pp("proj"), width, width)?,
+            heads: self.n_heads as usize,
+            padded: sizes.input.padded(),
+            dropout: Dropout::new(&site.draws(), self.p),
+        }))
+    }
+}
+
+struct CrossAttentionLayer {
+    /// Layers that make the queries of x.
+    queries: Vec<Node>,
+    q: Linear,
+    kv: Linear,
+    proj: Linear,
+    heads: usize,
+    /// Frames from one step of x to the next, if some are padding.
+    padded: Option<usize>,
+    /// Dropout of the probabilities.
+    dropout: Dropout,
+}
+
+impl Forward for CrossAttentionLayer {
+    /// x (n, steps, c) -> (n, steps of the queries, features of the queries).
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
+        let dropout = self.dropout.drawn(pass);
+        let Self { heads, .. } = *self;
+        let options = Attention { heads, causal: false, dropout, precision: pass.precision };
+        let q = self.q.forward(&run(&self.queries, x.clone(), pass)?, pass)?;
+        let kv = self.kv.forward(x, pass)?;
+        let width = q.dim(D::Minus1)?;
+        let part = |first| ops::part(&kv, 2, first, width);
+        let lengths = own_steps(x, self.padded, pass)?;
+        let y = ops::attention_within([&q, &part(0)?, &part(width)?], options, lengths.as_deref())?;
+        self.proj.forward(&y, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let queries = run_onnx(&self.queries, graph, x)?;
+        let q = self.q.onnx(graph, &queries)?;
+        let kv = self.kv.onnx(graph, x)?;
+        let width = q.features();
+        let [k, v] = [0, width].map(|first| graph.narrowed(&kv, 2, first, width));
+        let lengths = self.padded.and_then(|stride| graph.lengths(stride));
+        let y = graph.attention_within([&q, &k, &v], self.heads, false, lengths.as_ref());
+        self.proj.onnx(graph, &y)
+    }
+}
+
+fn check_heads(heads: u32, features: usize) -> Result<(), Unfit> {
+    if features.is_multiple_of(heads as usize) {
+        return Ok(());
+    }
+    let what = format!("{heads} heads do not divide {features} features");
+    Err(Unfit { key: "n_heads", what, help: None })
+}
+
+/// Number of steps of each sample of x (n, steps, c) that are not padding; `None` where samples are
+/// not padded. `padded` is the number of frames from one step to the next.
+pub(super) fn own_steps(
+    x: &Tensor,
+    padded: Option<usize>,
+    pass: &ForwardContext,
+) -> Result<Option<Vec<usize>>> {
+    let Some(stride) = padded else { return Ok(None) };
+    let Some(lengths) = &pass.lengths else { bail!("samples are padded, but have no lengths") };
+    Ok(Some(lengths.among(x.dim(1)?, stride)))
+}
+
+/// ", without padding" if the input is padded.
+pub(super) fn without_padding(sizes: &Sizes) -> &'static str {
+    if sizes.input.padded().is_some() { ", without padding" } else { "" }
 }

@@ -1,56 +1,25 @@
-//! Layers of the model `graph`: each a file of its own, with its options, the shape that it leads
-//! to, and what it does.
+//! Layers of the model `graph`, a file for each family: options, output shape, parameters and
+//! operations, and the forward pass.
 //!
 //! Images are (n, h, w, c) inside of a graph, sequences (n, steps, c), vectors (n, c). Names,
 //! numbers and initial values are PyTorch's.
 
 mod activations;
-mod adaptive_avg_pool2d;
 mod attention;
-mod avg_pool1d;
-mod avg_pool2d;
-mod batch_norm;
-mod class_token;
-mod concat;
-mod conv1d;
-mod conv2d;
-mod conv_transpose2d;
-mod cross_attention;
+mod containers;
+mod convolution;
 mod dropout;
 mod embedding;
-mod flatten;
-mod global_avg_pool;
-mod group_norm;
-mod instance_norm;
-mod latents;
-mod layer_norm;
-mod leaky_relu;
-mod lengths;
 mod linear;
-mod max_pool1d;
-mod max_pool2d;
 mod node;
-mod padding;
-mod position_embedding;
-mod product;
+mod norm;
+mod pooling;
 mod recurrent;
-mod repeat;
-mod residual;
-mod rms_norm;
+mod reshape;
 mod scope;
-mod select;
-mod sequential;
-mod site;
-mod softmax;
-mod stochastic_depth;
-mod tokens;
-mod transpose;
-mod upsample;
-mod window;
-
 #[cfg(test)]
 mod tests;
-mod registered;
+mod window;
 
 use std::fmt::Debug;
 
@@ -58,61 +27,36 @@ use candle_core::Result as CandleResult;
 
 use crate::config::kind::{Entry, Kind};
 pub use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
-use crate::registry::{Family, Registry, Takes};
-pub use activations::{Gelu, Hardsigmoid, Hardswish, Mish, Relu, Relu6, Sigmoid, Silu, Tanh};
-pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
-pub use attention::SelfAttention;
-pub use avg_pool1d::AvgPool1d;
-pub use avg_pool2d::AvgPool2d;
-pub use batch_norm::BatchNorm;
-pub use class_token::ClassToken;
-pub use concat::Concat;
-pub use conv_transpose2d::ConvTranspose2d;
-pub use conv1d::Conv1d;
-pub use conv2d::{Conv2d, Conv2dInit};
-pub use cross_attention::CrossAttention;
-pub use dropout::Dropout;
-pub use embedding::Embedding;
-pub use flatten::Flatten;
-pub use global_avg_pool::GlobalAvgPool;
-pub use group_norm::GroupNorm;
-pub use instance_norm::InstanceNorm;
-pub use latents::Latents;
-pub use layer_norm::LayerNorm;
-pub use leaky_relu::LeakyRelu;
+use crate::registry::{Family, Registered, Registry, Takes};
+pub use activations::{
+    Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Relu6, Sigmoid, Silu, Softmax, Tanh,
+};
+pub use attention::{CrossAttention, SelfAttention};
+pub use containers::{Concat, Product, Repeat, Residual, ResidualActivation, Sequential};
+pub use convolution::{Conv1d, Conv2d, Conv2dInit, ConvTranspose2d};
+pub use dropout::{Dropout, StochasticDepth};
+pub use embedding::{ClassToken, Embedding, Latents, PositionEmbedding};
 pub use linear::Linear;
-pub use max_pool1d::MaxPool1d;
-pub use max_pool2d::MaxPool2d;
-pub use node::{Forward, Node, run, run_onnx};
-pub use padding::Padding;
-pub use position_embedding::PositionEmbedding;
-pub use product::Product;
+pub use node::{Forward, Node, Site, run, run_onnx};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
+pub use pooling::{AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool, MaxPool1d, MaxPool2d};
 pub use recurrent::{Gru, Lstm, Rnn, RnnNonlinearity};
-pub use repeat::Repeat;
-pub use residual::{Residual, ResidualActivation};
-pub use rms_norm::RmsNorm;
+pub use reshape::{Flatten, Select, Tokens, Transpose, Upsample, UpsampleMode};
 pub use scope::{Decided, Scope};
-pub use select::Select;
-pub use sequential::Sequential;
-pub use site::Site;
-pub use softmax::Softmax;
-pub use stochastic_depth::StochasticDepth;
-pub use tokens::Tokens;
-pub use transpose::Transpose;
-pub use upsample::{Upsample, UpsampleMode};
+pub use window::Padding;
 
 /// A layer that a graph may hold: its fields are its options.
 pub trait Layer: Debug + Send + Sync {
-    /// What it makes of `input`, worked out before anything is built.
+    /// Output shape for `input`, and the layers inside, before anything is built.
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit>;
 
-    /// What the table of `ddprun plan` says after its name: " 3, stride 2".
+    /// Details after its name in the table of `ddprun plan`: " 3, stride 2".
     fn details(&self, sizes: &Sizes) -> String {
         let _ = sizes;
         String::new()
     }
 
-    /// Elements of its parameters, without those of layers inside.
+    /// Number of elements of its parameters, without those of layers inside.
     fn parameters(&self, sizes: &Sizes) -> usize {
         let _ = sizes;
         0
@@ -125,29 +69,29 @@ pub trait Layer: Debug + Send + Sync {
         0
     }
 
-    /// Whether it draws random numbers, by a name of its own.
+    /// True if it draws random numbers, under a name of its own.
     fn draws(&self) -> bool {
         false
     }
 
-    /// How often it stands one after another, each time with parameters of its own; `None` = once.
+    /// Number of repetitions, each with parameters of its own; `None` = no repetition.
     fn times(&self) -> Option<u32> {
         None
     }
 
-    /// Registers its parameters and returns what it does. It runs twice, as
-    /// [`Architecture::build`](crate::model::Architecture::build).
+    /// Registers its parameters and returns its forward pass. It runs twice, as
+    /// [`Architecture::build`](crate::model::Architecture::build) does.
     fn build(&self, site: &Site<'_>) -> CandleResult<Node>;
 }
 
-/// Sizes that follow from where a layer stands.
+/// Sizes of a layer that follow from its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// What it takes.
+    /// Input shape.
     pub input: Flow,
-    /// What it gives.
+    /// Output shape.
     pub output: Flow,
-    /// Numbers that the data needs at the end of the model.
+    /// Outputs that the data needs of the model.
     pub needed: usize,
 }
 
@@ -162,12 +106,11 @@ impl Sizes {
         self.output.features().unwrap_or(0)
     }
 
-    /// Operations of products of `inner` numbers, one for each number of the output.
+    /// Operations of dot products of `inner` elements, one for each element of the output.
     pub fn product(&self, inner: usize) -> u64 {
         2 * (self.output.rows() * self.outputs() * inner) as u64
     }
 
-    /// Elements of a bias.
     fn bias(&self, has_bias: bool) -> usize {
         if has_bias { self.outputs() } else { 0 }
     }
@@ -195,11 +138,11 @@ impl<K: Kind + Layer> Takes<K> for LayerFamily {
     }
 }
 
-/// Layers that a program knows.
+/// Registry of layers.
 pub type Layers = Registry<LayerFamily>;
 
-/// The layers of `[[model.layers]]` with all their sizes, for samples of such an input, and
-/// data that needs so many numbers at the end.
+/// Plans the layers of `[[model.layers]]` with all their sizes, for samples of shape `input` and data
+/// that needs `needed` outputs.
 pub fn plan(
     known: &Layers,
     layers: &[Entry],
@@ -207,4 +150,58 @@ pub fn plan(
     needed: usize,
 ) -> Result<Vec<LayerPlan>, LayerMisfit> {
     Scope::new(known, needed).all(layers, input)
+}
+
+impl Registered for LayerFamily {
+    fn registered() -> Layers {
+        let mut all = Layers::empty();
+        all.add::<Conv2d>();
+        all.add::<Conv1d>();
+        all.add::<ConvTranspose2d>();
+        all.add::<BatchNorm>();
+        all.add::<LayerNorm>();
+        all.add::<GroupNorm>();
+        all.add::<InstanceNorm>();
+        all.add::<RmsNorm>();
+        all.add::<Linear>();
+        all.add::<Embedding>();
+        all.add::<PositionEmbedding>();
+        all.add::<ClassToken>();
+        all.add::<Select>();
+        all.add::<SelfAttention>();
+        all.add::<CrossAttention>();
+        all.add::<Latents>();
+        all.add::<Lstm>();
+        all.add::<Gru>();
+        all.add::<Rnn>();
+        all.add::<Relu>();
+        all.add::<LeakyRelu>();
+        all.add::<Relu6>();
+        all.add::<Hardswish>();
+        all.add::<Hardsigmoid>();
+        all.add::<Gelu>();
+        all.add::<Silu>();
+        all.add::<Mish>();
+        all.add::<Sigmoid>();
+        all.add::<Tanh>();
+        all.add::<Softmax>();
+        all.add::<Dropout>();
+        all.add::<StochasticDepth>();
+        all.add::<MaxPool2d>();
+        all.add::<AvgPool2d>();
+        all.add::<MaxPool1d>();
+        all.add::<AvgPool1d>();
+        all.add::<AdaptiveAvgPool2d>();
+        all.add::<GlobalAvgPool>();
+        all.add::<Upsample>();
+        all.add::<Flatten>();
+        all.add::<Tokens>();
+        all.add::<Transpose>();
+        all.add::<Sequential>();
+        all.add::<Repeat>();
+        all.add::<Residual>();
+        all.add::<Product>();
+        all.add::<Concat>();
+        all
+    }
 }

@@ -1,27 +1,27 @@
-//! One layer after another: what it makes of the shape before it, or why it cannot.
+//! Shape inference, one layer after another.
 
 use std::collections::BTreeSet;
 use std::mem::replace;
 
 use serde_json::Value;
 
-use crate::config::kind::{Entry, Key};
+use crate::config::kind::{Choice, Entry, Key};
 use crate::model::layers::{Layer, Layers, Sizes};
 use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
 
 /// Layers in layers in layers; a file that goes deeper is no model.
 const MAX_DEPTH: usize = 16;
-/// Most layers of a graph, with every repetition counted.
+/// Largest number of layers of a graph, every repetition counted.
 const MAX_LAYERS: usize = 100_000;
 
-/// What a layer gives, and the layers inside of it.
+/// Output shape of a layer, and the plans of the layers inside it.
 #[derive(Debug, PartialEq)]
 pub struct Decided {
-    /// What it gives.
+    /// Output shape.
     pub output: Flow,
     /// The layers inside.
     pub layers: Vec<LayerPlan>,
-    /// Those on the way round them.
+    /// Layers of the shortcut.
     pub shortcut: Vec<LayerPlan>,
 }
 
@@ -32,7 +32,7 @@ impl From<Flow> for Decided {
     }
 }
 
-/// Where a layer stands: in the file, and in the model.
+/// Position of a layer in the file and in the model.
 #[derive(Clone, Debug, Default)]
 struct LayerPosition {
     /// `model.layers[3]`
@@ -41,16 +41,16 @@ struct LayerPosition {
     path: String,
 }
 
-/// The work at hand.
+/// State of the shape inference at one layer.
 #[derive(Debug)]
 pub struct Scope<'a> {
     layers: &'a Layers,
     /// Numbers that the data needs at the end.
     needed: usize,
-    place: LayerPosition,
-    /// Names that have parameters already.
+    position: LayerPosition,
+    /// Keys that have parameters already.
     taken: BTreeSet<String>,
-    /// Names that random numbers are drawn by already.
+    /// Names of random numbers that are in use already.
     drawn: BTreeSet<String>,
     n_layers: usize,
     depth: usize,
@@ -61,7 +61,7 @@ impl<'a> Scope<'a> {
         Self {
             layers,
             needed,
-            place: LayerPosition::default(),
+            position: LayerPosition::default(),
             taken: BTreeSet::new(),
             drawn: BTreeSet::new(),
             n_layers: 0,
@@ -82,35 +82,35 @@ impl<'a> Scope<'a> {
         self.needed
     }
 
-    /// Whether a layer before has parameters that are called by `key`.
+    /// True if an earlier layer has parameters under `key`.
     pub fn has_parameters(&self, key: &str) -> bool {
         self.taken.contains(key)
     }
 
-    /// The layers of the option `list` of the layer that is decided, one after another.
+    /// Plans the layers of the current layer's option `list`, one after another.
     pub fn sequence(
         &mut self,
         list: &str,
         layers: &[Entry],
         input: Flow,
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
-        let list = format!("{}.{list}", self.place.at);
+        let list = format!("{}.{list}", self.position.at);
         self.in_list(&list, layers, input)
     }
 
-    /// Each layer of the option `list` of the layer that is decided, on the same input.
+    /// Plans each layer of the current layer's option `list` on the same input.
     pub fn branches(
         &mut self,
         list: &str,
         layers: &[Entry],
         input: Flow,
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
-        let list = format!("{}.{list}", self.place.at);
+        let list = format!("{}.{list}", self.position.at);
         let mut branches = Vec::with_capacity(layers.len());
         for (index, entry) in layers.iter().enumerate() {
-            let place = self.placed(&list, index, entry);
-            let at = place.at.clone();
-            let [plan] = <[_; 1]>::try_from(self.entry(place, entry, input)?).map_err(|_| {
+            let position = self.position_of(&list, index, entry);
+            let at = position.at.clone();
+            let [plan] = <[_; 1]>::try_from(self.entry(position, entry, input)?).map_err(|_| {
                 let what = "`repeat` is not a branch: wrap it in `sequential`".to_owned();
                 LayerMisfit { at, unfit: Unfit { key: "name", what, help: None } }
             })?;
@@ -119,9 +119,9 @@ impl<'a> Scope<'a> {
         Ok(branches)
     }
 
-    /// Why the branch `index` of the option `list` does not go with the others.
+    /// The error that branch `index` of the option `list` does not go with the others.
     pub fn misfit_of(&self, list: &str, index: usize, unfit: Unfit) -> LayerMisfit {
-        LayerMisfit { at: format!("{}.{list}[{index}]", self.place.at), unfit }
+        LayerMisfit { at: format!("{}.{list}[{index}]", self.position.at), unfit }
     }
 
     fn in_list(
@@ -132,17 +132,17 @@ impl<'a> Scope<'a> {
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
         let mut plans = Vec::with_capacity(layers.len());
         for (index, entry) in layers.iter().enumerate() {
-            let found = self.entry(self.placed(list, index, entry), entry, input)?;
+            let found = self.entry(self.position_of(list, index, entry), entry, input)?;
             input = found.last().map_or(input, |last| last.output);
             plans.extend(found);
         }
         Ok(plans)
     }
 
-    /// Parameters are called by the layer's key; of a layer without one, its place in the list.
-    /// Layers that hold layers need no name of their own.
-    fn placed(&self, list: &str, index: usize, entry: &Entry) -> LayerPosition {
-        let prefix = &self.place.path;
+    /// Parameters are named by the layer's key or, without one, by its index in the list. A container
+    /// without a key adds nothing to the names.
+    fn position_of(&self, list: &str, index: usize, entry: &Entry) -> LayerPosition {
+        let prefix = &self.position.path;
         let has_layers = || {
             let spec = self.layers.kind(&entry.name);
             spec.is_some_and(|spec| spec.keys.iter().any(Key::is_list))
@@ -160,23 +160,23 @@ impl<'a> Scope<'a> {
         LayerPosition { at: format!("{list}[{index}]"), path }
     }
 
-    /// One plan; of a repetition, one for each time.
+    /// Returns one plan, or one for each time of a repetition.
     fn entry(
         &mut self,
-        place: LayerPosition,
+        position: LayerPosition,
         entry: &Entry,
         input: Flow,
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
-        let path = place.path.clone();
-        let outside = replace(&mut self.place, place);
+        let path = position.path.clone();
+        let outside = replace(&mut self.position, position);
         let found = self.repeated(entry, input, &path).map_err(|misfit| self.at_least_here(misfit));
-        self.place = outside;
+        self.position = outside;
         found
     }
 
-    /// A layer does not know where it stands.
+    /// Adds the current position to a misfit without one: a layer does not know its own.
     fn at_least_here(&self, misfit: LayerMisfit) -> LayerMisfit {
-        let at = if misfit.at.is_empty() { self.place.at.clone() } else { misfit.at };
+        let at = if misfit.at.is_empty() { self.position.at.clone() } else { misfit.at };
         LayerMisfit { at, ..misfit }
     }
 
@@ -200,7 +200,7 @@ impl<'a> Scope<'a> {
             None => plans.push(self.one(layer.as_ref(), entry, input)?),
             Some(times) => {
                 for time in 0..times {
-                    self.place.path = format!("{path}.{time}");
+                    self.position.path = format!("{path}.{time}");
                     let plan = self.one(layer.as_ref(), entry, input)?;
                     input = plan.output;
                     plans.push(plan);
@@ -219,7 +219,7 @@ impl<'a> Scope<'a> {
     ) -> Result<LayerPlan, LayerMisfit> {
         let decided = layer.decide(input, self)?;
         let sizes = Sizes { input, output: decided.output, needed: self.needed };
-        let path = self.place.path.clone();
+        let path = self.position.path.clone();
         let plan = LayerPlan {
             draws: self.draws(layer),
             kind: without_layers(entry, self.layers),
@@ -244,14 +244,14 @@ impl<'a> Scope<'a> {
     /// A name of its own for the random numbers of a layer whose path another one has: containers
     /// without a key add nothing to the paths of their layers.
     fn draws(&mut self, layer: &dyn Layer) -> Option<String> {
-        let LayerPosition { at, path } = &self.place;
+        let LayerPosition { at, path } = &self.position;
         let is_twin = layer.draws() && !self.drawn.insert(path.clone());
         is_twin.then(|| format!("{path} at {at}"))
     }
 }
 
-/// What an entry chooses, without the layers inside, which have plans of their own.
-fn without_layers(entry: &Entry, layers: &Layers) -> crate::config::kind::Choice {
+/// The choice of an entry without the layers inside, which have plans of their own.
+fn without_layers(entry: &Entry, layers: &Layers) -> Choice {
     let mut choice = entry.choice();
     let keys = layers.kind(&entry.name).into_iter().flat_map(|spec| &spec.keys);
     for key in keys.filter(|key| key.is_list()) {

@@ -1,20 +1,21 @@
-//! `fastconformer`: the mean of an encoder's frames, and a linear layer: a probe of what an encoder
-//! has learnt, or fine-tuning.
+//! Recordings of speech and their lengths, and `fastconformer`, a classifier of them: the mean of an
+//! encoder's frames, and a linear layer, to probe what an encoder has learnt, or to fine-tune it.
+//!
+//! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
+//! the last row is the number of frames that are not padding.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::backbone::{self, BACKBONE_MODE, BackboneMode};
-use super::fastconformer::{FastConformer, Sizes};
-use super::nest::shape;
-use super::recordings::{heard, heard_onnx, mean_within, mean_within_onnx};
+use super::architecture::{BACKBONE_MODE, BackboneMode, check_backbone_mode};
+use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
 use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, ForwardContext, Linear};
-use crate::onnx::{Graph, Value};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::plan::{Modality, ModelPlan};
 
 /// `FastConformer` with a linear layer on the mean of its frames: classes of speech.
@@ -66,7 +67,7 @@ impl Kind for FastConformerConfig {
     const NAME: &'static str = "fastconformer";
 
     fn check(&self) -> Vec<Wrong> {
-        backbone::check(self.freeze_backbone, self.backbone_mode)
+        check_backbone_mode(self.freeze_backbone, self.backbone_mode)
     }
 }
 
@@ -78,7 +79,7 @@ impl FastConformerConfig {
 
 impl Architecture for FastConformerConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [_, frames, mels] = shape(&plan.input)?;
+        let frames_and_mels = frames_and_mels(&plan.input)?;
         let encoder = if self.freeze_backbone { builder.frozen() } else { builder.clone() };
         let sizes = Sizes {
             width: self.d_model,
@@ -89,7 +90,7 @@ impl Architecture for FastConformerConfig {
             dropout: self.dropout,
         };
         Ok(Box::new(Classifier {
-            encoder: FastConformer::new(sizes, &encoder.pp("encoder"), [frames, mels])?,
+            encoder: FastConformer::new(sizes, &encoder.pp("encoder"), frames_and_mels)?,
             head: Linear::new(&builder.pp("head"), self.d_model, plan.outputs)?,
             in_eval: self.backbone_in_eval(),
         }))
@@ -109,12 +110,10 @@ impl Architecture for FastConformerConfig {
     }
 }
 
-/// Mean of the encoder's frames, and a linear layer: a probe of what an encoder has learnt, or
-/// fine-tuning.
 struct Classifier {
     encoder: FastConformer,
     head: Linear,
-    /// Whether the encoder is not in training: no dropout, and its own statistics.
+    /// True if the encoder runs in evaluation mode: no dropout, and its own statistics.
     in_eval: bool,
 }
 
@@ -133,4 +132,61 @@ impl Model for Classifier {
         let mean = mean_within_onnx(graph, &encoded, &lengths);
         self.head.onnx(graph, &mean)
     }
+}
+
+/// Frames (without the row of the length) and mels of a sample.
+pub(super) fn frames_and_mels(input: &[usize]) -> Result<[usize; 2]> {
+    match *input {
+        [2, rows, mels] if rows % SUBSAMPLING_FACTOR == 1 => Ok([rows - 1, mels]),
+        _ => bail!("it takes speech: use `data.name = \"speech\"`"),
+    }
+}
+
+/// One kind of speech (0 is clean, 1 noisy) of a batch, (n, frames, mels), and its lengths.
+pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
+    let (_, _, rows, _) = inputs.dims4()?;
+    let speech = inputs.narrow(1, kind, 1)?.squeeze(1)?;
+    let lengths = speech.narrow(1, rows - 1, 1)?.narrow(2, 0, 1)?.flatten_all()?;
+    let lengths = lengths.to_vec1::<f32>()?.into_iter().map(|length| length as usize).collect();
+    Ok((speech.narrow(1, 0, rows - 1)?.contiguous()?, lengths))
+}
+
+/// [`heard`] in a graph of ONNX; lengths are (n, 1).
+pub(super) fn heard_onnx(graph: &mut Graph, inputs: &Value, kind: usize) -> (Value, Value) {
+    let rows = inputs.dims()[2].unwrap_or(1);
+    let speech = graph.narrowed(inputs, 1, kind, 1);
+    let speech = graph.squeezed(&speech, &[1]);
+    let last = graph.narrowed(&speech, 1, rows - 1, 1);
+    let last = graph.squeezed(&last, &[1]);
+    let lengths = graph.narrowed(&last, 1, 0, 1);
+    let lengths = graph.unary("Floor", &lengths, &[]);
+    (graph.narrowed(&speech, 1, 0, rows - 1), lengths)
+}
+
+/// The mean of the first `lengths[i]` steps of each sample, at least one: x (n, steps, c) -> (n,
+/// c).
+pub(super) fn mean_within(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
+    let steps = x.dim(1)?;
+    let share = |&length: &usize| {
+        let length = length.clamp(1, steps);
+        (0..steps).map(move |step| if step < length { 1.0 / length as f32 } else { 0.0 })
+    };
+    let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
+    let shares = Tensor::from_vec(shares, (lengths.len(), steps, 1), x.device())?;
+    x.broadcast_mul(&shares)?.sum(1)
+}
+
+/// [`mean_within`] in a graph of ONNX; lengths are (n, 1).
+pub(super) fn mean_within_onnx(graph: &mut Graph, x: &Value, lengths: &Value) -> Value {
+    let steps = x.dims()[1].unwrap_or(1);
+    let [least, most] = [1.0, steps as f64].map(|limit| graph.scalar(limit));
+    let lengths = graph.binary("Max", lengths, &least);
+    let lengths = graph.binary("Min", &lengths, &most);
+    let is_own = graph.is_within(steps, &lengths);
+    let is_own = graph.unary("Cast", &is_own, &[Attribute::Int("to", 1)]);
+    let shares = graph.div(&is_own, &lengths);
+    let shares = graph.unsqueezed(&shares, &[2]);
+    let shared = graph.mul(x, &shares);
+    let mean = graph.reduced("ReduceSum", &shared, &[1]);
+    graph.squeezed(&mean, &[1])
 }
