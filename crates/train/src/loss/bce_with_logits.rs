@@ -65,7 +65,8 @@ impl Loss for BceWithLogits {
     }
 }
 
-/// Each element's -(w t log s(x) + (1 - t) log(1 - s(x))), f64; w is that of the class.
+/// -(w t log s(x) + (1 - t) log(1 - s(x))) of each element, f64, where w is the weight of the
+/// class.
 pub(super) fn sigmoid_cross_entropy(
     outputs: &Tensor,
     targets: &Tensor,
@@ -85,7 +86,7 @@ pub(super) fn sigmoid_cross_entropy(
     (t.affine(-1.0, 1.0)? * x)? + missed
 }
 
-/// log(1 + e^-x), which overflows nowhere, with the right slope at 0 as well.
+/// log(1 + e^-x), without overflow, and with the right gradient at 0 too.
 pub(super) fn minus_log_sigmoid(x: &Tensor) -> Result<Tensor> {
     let minus = x.neg()?;
     let largest = minus.relu()?.detach();

@@ -1,4 +1,4 @@
-//! How much a label counts, by its class: `class_weights` of the losses of classes.
+//! Weights of labels by class: the option `class_weights` of losses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,6 @@ use crate::ops::IGNORED_LABEL;
 use crate::plan::{DataFacts, Unfit};
 use crate::terminal::counted;
 
-/// The word for weights that follow from the data.
 const BALANCED: &str = "balanced";
 
 /// Weights of classes.
@@ -27,7 +26,7 @@ pub enum ClassWeights {
 }
 
 impl ClassWeights {
-    /// The weights in numbers, as the option `key`.
+    /// The option `key` with the weights in numbers.
     pub(super) fn decided(
         weights: Option<&Self>,
         key: &'static str,
@@ -78,8 +77,8 @@ fn balanced(key: &'static str, data: &DataFacts) -> std::result::Result<Vec<f64>
     Ok(counts.iter().map(weight).collect())
 }
 
-/// The class of each label and its weight; a label that does not count has the weight 0. Classes
-/// beyond the weights, which only outputs without a class have, weigh nothing.
+/// Class and weight of each label; an ignored label has the weight 0. Classes beyond the weights,
+/// which only outputs without a class have, have the weight 0.
 pub(super) fn of_labels(
     labels: &Tensor,
     weights: Option<&[f64]>,
@@ -98,12 +97,13 @@ pub(super) fn of_labels(
     labels.into_iter().map(weighed).collect()
 }
 
-/// That of a class.
+/// Weight of a class.
 pub(super) fn weight(weights: Option<&[f64]>, class: usize) -> f64 {
     weights.map_or(1.0, |weights| weights.get(class).copied().unwrap_or(0.0))
 }
 
-/// How much a batch of `samples` counts: as its labels weigh, in samples.
+/// [`Loss::weight`](crate::loss::Loss::weight) of a batch of `samples`: the mean weight of its
+/// labels, in samples.
 pub(super) fn of_batch(targets: &Tensor, weights: &[f64], samples: usize) -> Result<f64> {
     let labels = of_labels(targets, Some(weights), weights.len())?;
     let sum: f64 = labels.iter().map(|(_, weight)| weight).sum();

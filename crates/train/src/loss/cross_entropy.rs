@@ -93,8 +93,8 @@ impl Loss for CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The mean over samples of -sum (weight x probability) log softmax, as `CrossEntropyLoss` has
-    /// it of probabilities: whatever the classes of a sample weigh, it counts 1.
+    /// Mean over samples of -sum (weight x probability) log softmax, as `CrossEntropyLoss` of
+    /// probabilities: every sample has the weight 1 in the mean.
     fn mixed_mean(&self, outputs: &Tensor, targets: &Tensor, weights: &[f64]) -> Result<Tensor> {
         let classes = outputs.dim(1)?;
         let each = (0..classes).map(|class| class_weights::weight(Some(weights), class) as f32);
@@ -104,7 +104,7 @@ impl CrossEntropy {
         ops::cross_entropy_soft(outputs, &smoothed.broadcast_mul(&weights)?, 0.0)
     }
 
-    /// The sum over rows of -sum (weight x target) log softmax, over the sum of the labels'
+    /// Sum over rows of -sum (weight x target) log softmax, divided by the sum of the labels'
     /// weights.
     fn weighted_mean(&self, outputs: &Tensor, labels: &Tensor, weights: &[f64]) -> Result<Tensor> {
         let (outputs, labels) = rows(outputs, labels)?;
@@ -126,12 +126,12 @@ impl CrossEntropy {
     }
 }
 
-/// Whether targets are a probability of each class, and not labels.
+/// True if targets are a probability of each class, not labels.
 fn are_probabilities(targets: &Tensor) -> bool {
     targets.dtype() == DType::F32
 }
 
-/// Targets are labels, or a probability of each class.
+/// Mean without class weights; targets are labels, or a probability of each class.
 fn mean(outputs: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     if are_probabilities(targets) {
         return ops::cross_entropy_soft(outputs, targets, smoothing);

@@ -8,7 +8,7 @@ use crate::config::kind::{Kind, Options};
 use crate::loss::{ClassWeights, Loss, class_weights, counted_samples, rows};
 use crate::plan::{DataFacts, Targets, Unfit};
 
-/// What keeps the slope of a power of 0 finite.
+/// Added to the base, so that the gradient of a power of 0 is finite.
 const EPS: f64 = 1e-30;
 
 /// cross-entropy times (1 - p)^gamma, where p is the probability of the right class (Lin et al.

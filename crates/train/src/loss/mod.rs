@@ -1,7 +1,7 @@
 //! Outputs and targets -> the number that training minimises.
 //!
-//! Each loss is a file of its own: its options, what it compares, and its value. A mean over a
-//! batch is one over what counts in it; means over several batches are put together by the engine.
+//! A loss is its options, its kind of targets, and a mean over the labels of a batch that count.
+//! The engine combines the means of several batches.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -40,21 +40,20 @@ pub use sigmoid_focal::SigmoidFocal;
 
 /// A loss. It does the same on every rank.
 pub trait Loss: Debug + Send + Sync {
-    /// What it compares outputs with.
+    /// Kind of targets that it compares outputs with.
     fn targets(&self) -> Targets;
 
-    /// Options that follow from the data, in numbers: weights that balance its classes.
+    /// Options computed from the data, such as weights that balance its classes.
     fn decided(&self, _data: &DataFacts) -> std::result::Result<Options, Unfit> {
         Ok(Options::new())
     }
 
-    /// Mean over what counts in a batch, scalar f32, in the graph; a zero that the outputs have a
-    /// part in if nothing counts.
+    /// Mean over the labels of a batch that count, scalar f32, in the graph. If none counts, a zero
+    /// with a gradient of zeros.
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor>;
 
-    /// [`Loss::mean`] of labels on a GPU in one pass over `outputs`, which may be written over.
-    /// Loss, right answers and the `weight` of the pass are noted in `found`. `None` = there is no
-    /// such way.
+    /// [`Loss::mean`] of labels on a GPU in one pass over `outputs`, which may be overwritten. Adds
+    /// loss, right answers and the `weight` of the pass to `found`. `None` = it has no such kernel.
     #[cfg(feature = "cuda")]
     fn scored(
         &self,
@@ -66,36 +65,35 @@ pub trait Loss: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// What an evaluation measures: the mean without what is only for training.
+    /// The mean in evaluations, without label smoothing, class weights and the like.
     fn measured(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         self.mean(outputs, targets)
     }
 
-    /// How much a batch of `samples` counts beside others in [`Loss::mean`], so that the mean over
-    /// batches is the one over all that they hold. In samples, of which each that is whole counts
-    /// 1.
+    /// Weight of a batch of `samples` in a mean over batches, so that this is the mean over all
+    /// their labels. In samples: one of which all labels count has the weight 1.
     fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
         counted_samples(targets, samples)
     }
 
-    /// Whether a pass reads its labels, or numbers of its own, in the CPU's memory, or full batches
-    /// weigh differently: such passes cannot be recorded.
+    /// True if a pass reads labels or other values on the CPU, or if full batches differ in weight:
+    /// such passes cannot be recorded as a CUDA graph.
     fn weighs_labels(&self) -> bool {
         false
     }
 
-    /// Whether its operations have kernels for GPUs. Those of Candle have.
+    /// True if its operations have kernels for GPUs, as all of Candle's have.
     fn runs_on_gpus(&self) -> bool {
         false
     }
 
-    /// Whether no outputs have a loss below zero, so that none can be expected.
+    /// True if the loss is never below zero, so that no such value can be expected.
     fn is_never_negative(&self) -> bool {
         false
     }
 
-    /// Whether [`Loss::mean`] also takes a probability of each class, (n, classes) f32: what
-    /// `data.mixup` makes of labels.
+    /// True if [`Loss::mean`] also takes a probability of each class, (n, classes) f32, as
+    /// `data.mixup` makes them of labels.
     fn takes_probabilities(&self) -> bool {
         false
     }
@@ -117,7 +115,7 @@ impl<K: Kind + Loss> Takes<K> for LossFamily {
     }
 }
 
-/// Losses that a program knows.
+/// Registry of losses.
 pub type Losses = Registry<LossFamily>;
 
 impl Registered for LossFamily {
@@ -136,7 +134,7 @@ impl Registered for LossFamily {
     }
 }
 
-/// What planning needs to know of a loss.
+/// Properties of a loss that planning needs.
 pub fn facts(loss: &dyn Loss) -> LossFacts {
     LossFacts {
         targets: loss.targets(),
@@ -154,8 +152,8 @@ pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
     LossPlan { kind, targets, weighs_labels: loss.weighs_labels() }
 }
 
-/// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows,
-/// classes) and (rows).
+/// Flattens texts to one row per token: (n, tokens, classes) and (n, tokens) -> (rows, classes) and
+/// (rows).
 pub fn rows(outputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
     if labels.rank() < 2 {
         return Ok((outputs.clone(), labels.clone()));
@@ -163,7 +161,7 @@ pub fn rows(outputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((outputs.flatten_to(1)?, labels.flatten_all()?))
 }
 
-/// Labels that are not [`IGNORED_LABEL`], which only i64 labels can be.
+/// Number of labels other than [`IGNORED_LABEL`], which only i64 labels can be.
 pub fn counted(labels: &Tensor) -> Result<usize> {
     if labels.dtype() != DType::I64 {
         return Ok(labels.elem_count());
@@ -172,8 +170,8 @@ pub fn counted(labels: &Tensor) -> Result<usize> {
     Ok(labels.into_iter().filter(|&label| label != IGNORED_LABEL).count())
 }
 
-/// How much a batch of `samples` counts where all labels weigh the same: by those that count, so
-/// that the mean over batches is the mean over labels.
+/// [`Loss::weight`] of a batch of `samples` whose labels have equal weights: the share of labels
+/// that count, in samples.
 pub fn counted_samples(targets: &Tensor, samples: usize) -> Result<f64> {
     if targets.dtype() != DType::I64 {
         return Ok(samples as f64);
@@ -199,7 +197,7 @@ mod testing {
         }
     }
 
-    /// What `tests/golden/losses.py` recorded.
+    /// The values recorded by `tests/golden/losses.py`.
     pub(super) fn golden() -> Value {
         serde_json::from_str(include_str!("../../../../tests/golden/losses.json")).unwrap()
     }
@@ -221,7 +219,7 @@ mod testing {
         Tensor::from_vec(labels, n, &Device::Cpu).unwrap()
     }
 
-    /// Value and gradient are those of `tests/golden/losses.py`.
+    /// Compares value and gradient with those of `tests/golden/losses.py`.
     #[track_caller]
     pub(super) fn check(name: &str, loss: &dyn Loss, targets: &Tensor) {
         let golden = golden();

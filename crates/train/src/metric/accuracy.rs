@@ -7,7 +7,7 @@ use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::{count_correct, count_in_top};
 use crate::plan::{Measurable, Mode, Targets};
 
-/// Share of the answers whose largest output (the first, if several) is that of their label.
+/// Share of answers whose largest output (the first, if several) is that of the label.
 #[derive(Debug)]
 pub struct Accuracy;
 
@@ -71,8 +71,7 @@ impl<const K: usize> Metric for TopAccuracy<K> {
     }
 }
 
-/// Share of the samples of which all classes are right, as scikit-learn's `accuracy_score` of
-/// several labels.
+/// Share of multi-label samples of which all classes are right, as scikit-learn's `accuracy_score`.
 #[derive(Debug)]
 pub struct ExactMatch;
 

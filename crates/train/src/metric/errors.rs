@@ -1,5 +1,6 @@
-//! How far off the numbers of a target are, each by itself: what `r2` and the errors in the data's
-//! units are made of.
+//! Metrics of numbers: `val/mae`, `val/mse`, `val/rmse`, `val/r2`, and errors in the units of the
+//! data, `val/mae_unscaled`, `val/rmse_unscaled`. The last three are computed from sums for each
+//! column or series of a target.
 
 use candle_core::{Device, Result, Tensor, bail};
 
@@ -7,38 +8,38 @@ use crate::metric::{Metric, MetricState, needs_numbers, needs_scaled};
 use crate::ops::{score_mae, score_mse};
 use crate::plan::{Measurable, Mode};
 
-/// What the metrics that are made of errors share.
+/// [`Metric::keeps`] of the metrics computed from [`Errors`].
 pub const ERRORS: &str = "errors";
 
-/// Sums that are kept of each number of a target.
+/// Sums for each column of a target.
 const SUMS: usize = 4;
 
-/// Sums over the samples (and time steps) of one number of a target: a column, or a series.
+/// Sums over the samples (and time steps) of one column, or series, of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Errors {
     n: f64,
-    /// Of squared errors.
+    /// Sum of squared errors.
     squared: f64,
-    /// Of the targets.
+    /// Sum of the targets.
     sum: f64,
-    /// Of their squares.
+    /// Sum of the squared targets.
     squares: f64,
-    /// Of absolute errors.
+    /// Sum of absolute errors.
     absolute: f64,
 }
 
 impl Errors {
-    /// The mean absolute error.
+    /// Mean absolute error.
     pub fn mae(&self) -> f64 {
         self.absolute / self.n
     }
 
-    /// The mean squared error.
+    /// Mean squared error.
     pub fn mse(&self) -> f64 {
         self.squared / self.n
     }
 
-    /// The share of the variance that is explained.
+    /// Share of the variance that is explained.
     pub fn r2(&self) -> f64 {
         let Self { n, squared, sum, squares, .. } = *self;
         let spread = squares - sum * sum / n;
@@ -47,15 +48,15 @@ impl Errors {
     }
 }
 
-/// A metric that is made of errors.
+/// A metric computed from [`Errors`].
 #[derive(Debug)]
 pub struct ErrorScore {
     name: &'static str,
     mode: Mode,
-    /// Why it has no meaning, if it has none.
+    /// Reason why it is undefined; `None` = it is defined.
     why_not: fn(&Measurable) -> Option<String>,
-    /// Given the sums of all batches, and what each number of a target was divided by; no scales
-    /// are scales of 1.
+    /// Value from the sums of all batches and the scales that the columns of a target were divided
+    /// by; no scales = all 1.
     value: fn(&MetricState, &[f64]) -> f64,
 }
 
@@ -93,7 +94,7 @@ impl Metric for ErrorScore {
     }
 }
 
-/// Of a batch.
+/// The sums of a batch.
 pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if outputs.dims() != targets.dims() || targets.rank() < 2 {
         bail!("predictions {:?} for targets {:?}", outputs.dims(), targets.dims());
@@ -118,7 +119,7 @@ pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState>
     Ok(MetricState::Sums(sums))
 }
 
-/// Of each number of a target; none of nothing.
+/// Errors of each column of a target; empty for an empty state.
 pub fn of_targets(all: &MetricState) -> Vec<Errors> {
     let Some((&n, sums)) = all.sums().split_first() else { return Vec::new() };
     let (targets, _) = sums.as_chunks::<SUMS>();
@@ -132,8 +133,7 @@ pub fn of_targets(all: &MetricState) -> Vec<Errors> {
     targets.iter().map(errors).collect()
 }
 
-/// The mean of a value over the numbers of a target, of which each was divided by its scale; NaN of
-/// nothing.
+/// Mean of `value(errors, scale)` over the columns of a target; NaN without columns.
 fn mean(all: &MetricState, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f64 {
     let targets = of_targets(all);
     let scale = |at: usize| scales.get(at).copied().unwrap_or(1.0);
@@ -141,9 +141,8 @@ fn mean(all: &MetricState, scales: &[f64], value: fn(&Errors, f64) -> f64) -> f6
     values.sum::<f64>() / targets.len() as f64
 }
 
-/// Share of the variance of the targets that is explained: of each number of a target (each series,
-/// over samples and time steps), and their mean, as scikit-learn's `r2_score`. It is the same in
-/// any unit.
+/// Share of the variance of the targets that is explained: the mean over the columns (or series,
+/// over samples and time steps), as scikit-learn's `r2_score`. It does not depend on the unit.
 pub const R2: ErrorScore = ErrorScore {
     name: "r2",
     mode: Mode::Max,

@@ -60,7 +60,8 @@ impl Metric for Mase {
     }
 }
 
-/// That a forecast is worse than one without a model, given the metrics of `split`: `val` or `test`.
+/// A warning if a forecast is worse than one without a model, by the metrics of `split`: `val` or
+/// `test`.
 pub fn worse_than_naive(split: &str, metrics: &BTreeMap<String, f64>) -> Option<String> {
     let of = |name: &str| metrics.get(&format!("{split}/{name}")).copied();
     let baselines =

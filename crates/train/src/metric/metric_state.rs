@@ -1,44 +1,44 @@
-//! What is kept of batches until all of them are seen.
+//! State of a metric over the batches of an evaluation.
 
 use std::collections::BTreeMap;
 
-/// What a metric keeps of a batch, or of several.
+/// State of a metric over one batch or several.
 ///
-/// Parts of it are put together in the order of the batches, whichever rank ran them, so that a
-/// metric has the same bits at any number of ranks. Sums and counts stay small; scores take eight
-/// bytes each on every rank.
+/// States are added in the order of the batches, whichever rank ran them, so a metric is bitwise
+/// identical at any number of ranks. Sums and counts stay small; scores take eight bytes each on
+/// every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricState {
     /// Sums that are added one by one.
     Sums(Vec<f64>),
-    /// How often a label had an answer: [label, answer].
+    /// Number of samples for each pair [label, answer].
     Counts(BTreeMap<[u32; 2], u64>),
-    /// The scores of each sample, and which of its classes are right.
+    /// Scores of each sample, and which of its classes are right.
     Scores(Scores),
 }
 
 /// The score of each class and whether it is right, sample after sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// Scores of a sample.
+    /// Number of scores per sample.
     pub classes: usize,
-    /// All of them: more is surer.
+    /// All scores; a larger one is surer.
     pub values: Vec<(f32, bool)>,
 }
 
 impl MetricState {
-    /// `right` of `asked` answers.
-    pub fn of_answers(right: usize, asked: usize) -> Self {
-        Self::Sums(vec![right as f64, asked as f64])
+    /// `right` of `n` answers.
+    pub fn of_answers(right: usize, n: usize) -> Self {
+        Self::Sums(vec![right as f64, n as f64])
     }
 
-    /// The mean of a batch, as many times as it has samples.
+    /// The mean of a batch times its number of samples, and that number.
     pub fn of_samples(values: &[f64]) -> Self {
         let count = values.len() as f64;
         Self::Sums(vec![values.iter().sum::<f64>() / count * count, count])
     }
 
-    /// The first sum over the second; 0 of nothing.
+    /// The first sum divided by the second; 0 for an empty state.
     pub fn mean(&self) -> f64 {
         match self.sums() {
             [sum, count, ..] => sum / count.max(1.0),
@@ -46,12 +46,12 @@ impl MetricState {
         }
     }
 
-    /// The sums; none of what keeps others.
+    /// The sums; empty for other states.
     pub fn sums(&self) -> &[f64] {
         if let Self::Sums(sums) = self { sums } else { &[] }
     }
 
-    /// Adds what was kept of a later batch; what is of another form is left out.
+    /// Adds the state of a later batch; one of another variant is ignored.
     pub fn add(&mut self, later: Self) {
         match (self, later) {
             (Self::Sums(sums), Self::Sums(more)) => {
@@ -67,7 +67,7 @@ impl MetricState {
         }
     }
 
-    /// Appends it in words of 64 bits, for other ranks.
+    /// Appends the state as words of 64 bits, for other ranks.
     pub fn write(&self, words: &mut Vec<u64>) {
         let pack = |[low, high]: [u32; 2]| u64::from(high) << 32 | u64::from(low);
         let (form, values): ([u32; 2], Vec<u64>) = match self {
@@ -85,7 +85,7 @@ impl MetricState {
         words.extend(values);
     }
 
-    /// Takes one off the front of `words`; `None` if there is none.
+    /// Reads one state off the front of `words`; `None` if there is none.
     pub(crate) fn read(words: &mut &[u64]) -> Option<Self> {
         let unpack = |word: u64| [word as u32, (word >> 32) as u32];
         let (&[form, n], rest) = words.split_first_chunk::<2>()?;

@@ -40,55 +40,55 @@ pub use outcomes::{Average, ClassScore, OUTCOMES, Outcome, of_classes, one_answe
 pub use perplexity::{BitsPerByte, Perplexity};
 pub use scores::{AUROC, AVERAGE_PRECISION, RankingScore, SCORES, auroc, average_precision};
 
-/// Something that is measured on validation and test data.
+/// A metric of validation and test data.
 pub trait Metric: Debug + Send + Sync {
-    /// What follows `val/` in its name.
+    /// Name without `val/`.
     fn name(&self) -> &'static str;
 
-    /// Whether less or more of it is better.
+    /// The better direction, less or more.
     fn mode(&self) -> Mode;
 
-    /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if
-    /// it has one.
+    /// Reason why it is undefined for such answers, as "is a classification metric, but ...";
+    /// `None` = it is defined.
     fn why_not(&self, answers: &Measurable) -> Option<String>;
 
-    /// Whether every evaluation measures it; the others are measured where they are watched,
+    /// True if every evaluation measures it; other metrics are measured if they are monitored,
     /// expected or listed in `validation.metrics`, and by `ddprun eval`.
     fn is_usual(&self) -> bool {
         true
     }
 
-    /// A name for what it keeps: metrics that name the same keep the same, which is measured once
-    /// for all of them.
+    /// Name of its state: metrics with the same name share one state, which is measured once.
     fn keeps(&self) -> &'static str {
         self.name()
     }
 
-    /// The metric for texts whose tokens have so many bytes each, if it asks for them.
+    /// The metric for texts whose tokens have these numbers of bytes, if it needs them.
     fn of_tokens(&self, _bytes: &Arc<[u32]>) -> Option<Arc<dyn Metric>> {
         None
     }
 
-    /// The metric for series of which a naive forecast is off by so much each, if it asks for them.
+    /// The metric for series with these errors of a naive forecast, if it needs them.
     fn of_series(&self, _naive: &[f64]) -> Option<Arc<dyn Metric>> {
         None
     }
 
-    /// What it keeps of a batch.
+    /// State of one batch.
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState>;
 
-    /// Its value, given what was kept of all batches; NaN if it has none.
+    /// Value from the state of all batches; NaN if it is undefined.
     fn value(&self, all: &MetricState) -> f64 {
         all.mean()
     }
 
-    /// The same where the numbers of a target were divided by `scales`: none, where they were not.
+    /// Value in the units of the data, whose columns were divided by `scales`; none if they were
+    /// not.
     fn value_unscaled(&self, all: &MetricState, _scales: &[f64]) -> f64 {
         self.value(all)
     }
 }
 
-/// Those of `metrics` that measure for all that keep the same.
+/// The first of `metrics` for each state that they share.
 fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metric>> {
     let is_first = |at: usize| {
         let keeps = metrics[at].keeps();
@@ -97,7 +97,7 @@ fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metri
     metrics.iter().enumerate().filter(move |(at, _)| is_first(*at)).map(|(_, metric)| metric)
 }
 
-/// What `metrics` keep of a batch, once for all that keep the same.
+/// States of one batch, one for all `metrics` that share it.
 pub fn measure(
     metrics: &[Arc<dyn Metric>],
     outputs: &Tensor,
@@ -106,7 +106,7 @@ pub fn measure(
     measuring(metrics).map(|metric| metric.measure(outputs, targets)).collect()
 }
 
-/// What was kept under the name `keeps`, given what [`measure`] kept.
+/// The state named `keeps` among those of [`measure`].
 pub(crate) fn state_of<'a>(
     metrics: &[Arc<dyn Metric>],
     all: &'a [MetricState],
@@ -116,8 +116,8 @@ pub(crate) fn state_of<'a>(
     named.map(|(_, kept)| kept)
 }
 
-/// The values that there are, given what [`measure`] kept of all batches, of targets that were
-/// divided by `scales`.
+/// Defined values from the [`measure`]d states of all batches, whose targets were divided by
+/// `scales`.
 pub(crate) fn values(
     metrics: &[Arc<dyn Metric>],
     all: &[MetricState],
@@ -130,18 +130,18 @@ pub(crate) fn values(
     metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
 }
 
-/// Metrics that a program knows.
+/// Registry of metrics.
 #[derive(Clone)]
 pub struct Metrics {
     all: Vec<Arc<dyn Metric>>,
-    /// Whether those of ddprun itself are all there.
+    /// True once ddprun's own are registered.
     is_sealed: bool,
-    /// Names that a metric had already.
+    /// Names that were registered twice.
     taken: Vec<&'static str>,
 }
 
 impl Default for Metrics {
-    /// Those that come with ddprun.
+    /// The metrics that come with ddprun.
     fn default() -> Self {
         let mut all = Self { all: Vec::new(), is_sealed: false, taken: Vec::new() };
         all.add(Accuracy);
@@ -178,8 +178,8 @@ impl Debug for Metrics {
 }
 
 impl Metrics {
-    /// Adds `metric`. A name that another metric has stays with that one, and the program refuses to
-    /// run.
+    /// Adds `metric`. A name that another metric has stays with that one, and the program refuses
+    /// to run.
     pub fn add(&mut self, metric: impl Metric + 'static) {
         if self.is_sealed && self.all.iter().any(|other| other.name() == metric.name()) {
             self.taken.push(metric.name());
@@ -193,23 +193,23 @@ impl Metrics {
         self.taken.iter().map(|name| format!("metric `{name}`"))
     }
 
-    /// Those that have a meaning for such answers, and are usual or `wanted`.
-    pub fn of(&self, answers: &Measurable, wanted: &[String]) -> Vec<Arc<dyn Metric>> {
-        let is_wanted = |metric: &Arc<dyn Metric>| {
-            metric.is_usual() || wanted.iter().any(|name| name == metric.name())
+    /// The metrics that are defined for such answers, and are usual or named in `names`.
+    pub fn of(&self, answers: &Measurable, names: &[String]) -> Vec<Arc<dyn Metric>> {
+        let is_measured = |metric: &Arc<dyn Metric>| {
+            metric.is_usual() || names.iter().any(|name| name == metric.name())
         };
         let all = self.all.iter().filter(|metric| metric.why_not(answers).is_none());
-        all.filter(|metric| is_wanted(metric)).cloned().collect()
+        all.filter(|metric| is_measured(metric)).cloned().collect()
     }
 
-    /// What an experiment may say of them.
+    /// Names and directions, for reading experiments.
     pub fn specs(&self) -> Vec<MetricSpec> {
         let spec =
             |metric: &Arc<dyn Metric>| MetricSpec { name: metric.name(), mode: metric.mode() };
         self.all.iter().map(spec).collect()
     }
 
-    /// What planning needs to know of them.
+    /// Properties of the metrics that planning needs.
     pub fn facts(&self, answers: &Measurable) -> Vec<MetricFacts> {
         let facts = |metric: &Arc<dyn Metric>| MetricFacts {
             name: metric.name().to_owned(),
@@ -220,7 +220,7 @@ impl Metrics {
     }
 }
 
-/// Why a metric of answers that are right or wrong has no meaning.
+/// Reason why a metric of right and wrong answers is undefined.
 pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
     let what = match answers.targets {
         Targets::Classes => return None,
@@ -232,14 +232,14 @@ pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
     Some(what.to_owned())
 }
 
-/// Why a metric of errors has no meaning.
+/// Reason why a metric of errors is undefined.
 pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
     let what = "is a regression metric, but the loss is a classification loss";
     let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
     has_classes.then(|| what.to_owned())
 }
 
-/// Why a metric in the units of the data has no meaning.
+/// Reason why a metric in the units of the data is undefined.
 pub(crate) fn needs_scaled(answers: &Measurable) -> Option<String> {
     let what = "needs targets that the data set has standardised";
     needs_numbers(answers).or_else(|| (!answers.is_standardized).then(|| what.to_owned()))

@@ -1,5 +1,5 @@
-//! `val/precision`, `val/recall` and `val/f1`, class by class and averaged, from the outcomes of each
-//! class: hits, false alarms and misses.
+//! `val/precision`, `val/recall` and `val/f1`, class by class and averaged, from the outcomes of
+//! each class: hits, false alarms and misses.
 
 use std::collections::BTreeMap;
 
@@ -10,48 +10,49 @@ use crate::metric::{Metric, MetricState};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{Measurable, Mode, Targets};
 
-/// What the metrics that are made of outcomes share.
+/// [`Metric::keeps`] of the metrics computed from [`Outcome`]s.
 pub const OUTCOMES: &str = "outcomes";
 
-/// What became of the samples of one class.
+/// Counts of right and wrong answers for one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Samples that have the class, and were found to have it.
+    /// True positives.
     pub hits: u64,
-    /// Samples that have it not, but were found to have it.
+    /// False positives.
     pub false_alarms: u64,
-    /// Samples that have it, but were not found to have it.
+    /// False negatives.
     pub misses: u64,
 }
 
-/// What the values of classes are put together by.
+/// Average over the classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// The mean of the classes that occur, as labels or as answers.
+    /// Mean of the values of the classes that occur, as labels or as answers.
     Macro,
-    /// Of all classes' samples together.
+    /// Value of the samples of all classes together.
     Micro,
-    /// Of the positive class alone, the second of two.
+    /// Value of the positive class, the second of two.
     Binary,
 }
 
 impl Outcome {
-    /// Share of what was found that is right; 0 of nothing, as scikit-learn's `zero_division=0`.
+    /// Share of positive answers that are right; 0 without any, as scikit-learn's
+    /// `zero_division=0`.
     pub fn precision(&self) -> f64 {
         share(self.hits, self.hits + self.false_alarms)
     }
 
-    /// Share of what is there that was found; 0 of nothing.
+    /// Share of the samples of the class that are found; 0 without any.
     pub fn recall(&self) -> f64 {
         share(self.hits, self.hits + self.misses)
     }
 
-    /// The harmonic mean of precision and recall; 0 of nothing.
+    /// Harmonic mean of precision and recall; 0 without samples or answers.
     pub fn f1(&self) -> f64 {
         share(2 * self.hits, 2 * self.hits + self.false_alarms + self.misses)
     }
 
-    /// Samples that have the class.
+    /// Number of samples of the class.
     pub fn support(&self) -> u64 {
         self.hits + self.misses
     }
@@ -62,7 +63,7 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 impl Average {
-    /// The average of `value` over the classes.
+    /// Average of `value` over the classes.
     fn of(self, kept: &MetricState, value: fn(&Outcome) -> f64) -> f64 {
         let classes = of_classes(kept);
         let classes: Vec<&Outcome> = match self {
@@ -75,7 +76,7 @@ impl Average {
         classes.iter().map(|class| value(class)).sum::<f64>() / classes.len().max(1) as f64
     }
 
-    /// Why it has no meaning for such answers.
+    /// Reason why it is undefined for such answers.
     fn why_not(self, answers: &Measurable) -> Option<String> {
         match answers.targets {
             Targets::MultiLabel if self == Self::Binary => {
@@ -105,8 +106,8 @@ fn together(classes: &[Outcome]) -> Outcome {
     }
 }
 
-/// Of each class, in label order: from pairs of labels and answers, or from sums of hits, false
-/// alarms and misses.
+/// Outcome of each class, in label order, from pairs of labels and answers or from sums of hits,
+/// false alarms and misses.
 pub fn of_classes(kept: &MetricState) -> Vec<Outcome> {
     match kept {
         MetricState::Counts(pairs) => {
@@ -134,8 +135,9 @@ pub fn of_classes(kept: &MetricState) -> Vec<Outcome> {
     }
 }
 
-/// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of
-/// samples that may have several classes, what became of each whose output is greater than 0.
+/// State of a batch: pairs of labels and answers, where the answer is the largest output (the
+/// first, if several); for multi-label data, the outcomes of each class, where an output greater
+/// than 0 is a positive answer.
 fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if targets.dtype() == DType::F32 {
         return several(outputs, targets);
@@ -150,14 +152,13 @@ fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     Ok(MetricState::Counts(pairs))
 }
 
-/// The label of a single sample, and the class that it is taken for; `None` if the label does not
-/// count.
+/// Label and answer of a single sample; `None` if the label does not count.
 pub fn one_answer(output: &Tensor, target: &Tensor) -> Result<Option<[u32; 2]>> {
     let MetricState::Counts(pairs) = measure(output, target)? else { return Ok(None) };
     Ok(pairs.into_keys().next())
 }
 
-/// The first of the largest values; NaN is larger than all.
+/// Index of the first of the largest values; NaN is larger than all.
 fn largest(row: &[f32]) -> u32 {
     let mut best = 0;
     for (at, value) in row.iter().enumerate() {
@@ -186,17 +187,17 @@ fn several(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     Ok(MetricState::Sums(sums))
 }
 
-/// A value of each class's outcomes, averaged over the classes.
+/// A value of the outcomes of each class, averaged over the classes.
 #[derive(Debug)]
 pub struct ClassScore {
-    /// With the macro average, with the micro average, and of the positive class.
+    /// Names with the macro, micro and binary average.
     names: [&'static str; 3],
     value: fn(&Outcome) -> f64,
     average: Average,
 }
 
 impl ClassScore {
-    /// Share of what was found that is right.
+    /// Share of positive answers that are right.
     pub fn precision(average: Average) -> Self {
         Self {
             names: ["precision", "precision_micro", "precision_binary"],
@@ -205,7 +206,7 @@ impl ClassScore {
         }
     }
 
-    /// Share of what is there that was found. Its macro average is the balanced accuracy.
+    /// Share of the samples of a class that are found. Its macro average is the balanced accuracy.
     pub fn recall(average: Average) -> Self {
         Self { names: ["recall", "recall_micro", "recall_binary"], value: Outcome::recall, average }
     }

@@ -10,7 +10,7 @@ use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::score_classes;
 use crate::plan::{Measurable, Mode};
 
-/// e to the mean cross-entropy of the tokens that count.
+/// Exponential of the mean cross-entropy of the tokens that count.
 #[derive(Debug)]
 pub struct Perplexity;
 
@@ -49,7 +49,7 @@ impl Metric for Perplexity {
 /// tokenizer.
 #[derive(Debug, Default)]
 pub struct BitsPerByte {
-    /// Of each token.
+    /// Bytes of each token of the vocabulary.
     bytes: Arc<[u32]>,
 }
 

@@ -6,18 +6,18 @@ use rayon::prelude::*;
 use crate::metric::{Metric, MetricState, Scores};
 use crate::plan::{Measurable, Mode, Targets};
 
-/// What the metrics that rank samples share.
+/// [`Metric::keeps`] of the metrics that rank samples.
 pub const SCORES: &str = "scores";
-/// Scores that are gathered on every rank: 128 MiB of them.
+/// Largest number of scores gathered on every rank, 128 MiB.
 const MAX_SCORES: usize = 1 << 24;
 
-/// How well the scores of a class rank the samples that have it before the others; the mean over
-/// the classes.
+/// Quality of the ranking by the scores of a class, of samples of the class before others; the mean
+/// over the classes.
 #[derive(Debug)]
 pub struct RankingScore {
     name: &'static str,
-    /// Of one class, given its scores from the highest to the lowest, each with whether its sample
-    /// has the class; `None` where it has no meaning.
+    /// Value of one class from its scores in descending order, each with a flag that is true for
+    /// samples of the class; `None` = undefined.
     value: fn(&[(f32, bool)]) -> Option<f64>,
 }
 
@@ -51,7 +51,7 @@ impl Metric for RankingScore {
     }
 }
 
-/// Why samples cannot be ranked.
+/// Reason why samples cannot be ranked.
 fn why_not(answers: &Measurable) -> Option<String> {
     match answers.targets {
         Targets::Numbers | Targets::Series => {
@@ -71,8 +71,8 @@ fn why_not(answers: &Measurable) -> Option<String> {
     (samples.saturating_mul(classes) > MAX_SCORES).then(what)
 }
 
-/// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,
-/// which is in the order of p and never saturates; of samples that may have several, the outputs.
+/// Scores of a batch. For samples with one class log(p / (1 - p)) under the softmax, which is in
+/// the order of p and never saturates; for multi-label samples, the outputs.
 fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = outputs.first().map_or(0, Vec::len);
@@ -93,7 +93,7 @@ fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     Ok(MetricState::Scores(Scores { classes, values }))
 }
 
-/// Of each class: its logit minus the logarithm of the sum of the others' exponentials.
+/// Log-odds of each class: its logit minus the logarithm of the sum of the others' exponentials.
 fn log_odds(row: &[f32]) -> impl Iterator<Item = f32> {
     let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let exponential = move |x: f32| (f64::from(x) - largest).exp();
@@ -113,8 +113,7 @@ fn log_odds(row: &[f32]) -> impl Iterator<Item = f32> {
 }
 
 impl Scores {
-    /// Each class's `value`, given its scores from the highest to the lowest; `None` where it has
-    /// none.
+    /// `value` of each class, given its scores in descending order; `None` = undefined.
     pub fn of_classes(
         &self,
         value: impl Fn(&[(f32, bool)]) -> Option<f64> + Sync,
@@ -129,14 +128,14 @@ impl Scores {
     }
 }
 
-/// The mean over the classes that have a value; NaN if none has.
+/// Mean over the classes that have a value; NaN if none has.
 fn mean(all: &MetricState, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
     let MetricState::Scores(scores) = all else { return f64::NAN };
     let values: Vec<f64> = scores.of_classes(value).into_iter().flatten().collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of scores in order, those that are equal: how many are right, and how many are not.
+/// Numbers of right and wrong samples in each group of equal scores; scores are sorted.
 fn ties(sorted: &[(f32, bool)]) -> impl Iterator<Item = [u64; 2]> {
     sorted.chunk_by(|a, b| a.0 == b.0).map(|tied| {
         let right = tied.iter().filter(|(_, is_right)| *is_right).count();
@@ -148,8 +147,8 @@ fn ties(sorted: &[(f32, bool)]) -> impl Iterator<Item = [u64; 2]> {
 /// mean; classes that all samples have, or none, are left out.
 pub const AUROC: RankingScore = RankingScore { name: "auroc", value: auroc };
 
-/// The share of pairs of a sample with the class and one without it that are in the right order;
-/// ties count half. Exact in integers. `None` without such pairs.
+/// Share of pairs of a sample with the class and one without it that are in the right order; ties
+/// count half. Exact in integers. `None` without such pairs.
 pub fn auroc(sorted: &[(f32, bool)]) -> Option<f64> {
     let mut halves = 0u128;
     let mut before = 0;
@@ -169,14 +168,14 @@ pub fn auroc(sorted: &[(f32, bool)]) -> Option<f64> {
 pub const AVERAGE_PRECISION: RankingScore =
     RankingScore { name: "average_precision", value: average_precision };
 
-/// The sum of each gain of recall times the precision there. `None` without samples of the class.
+/// Sum of each gain of recall times the precision there. `None` without samples of the class.
 pub fn average_precision(sorted: &[(f32, bool)]) -> Option<f64> {
     let all = sorted.iter().filter(|(_, is_right)| *is_right).count() as f64;
-    let (mut found, mut asked, mut sum) = (0, 0, 0.0);
+    let (mut hits, mut n, mut sum) = (0, 0, 0.0);
     for [right, wrong] in ties(sorted) {
-        found += right;
-        asked += right + wrong;
-        sum += right as f64 / all * (found as f64 / asked as f64);
+        hits += right;
+        n += right + wrong;
+        sum += right as f64 / all * (hits as f64 / n as f64);
     }
     (all > 0.0).then_some(sum)
 }

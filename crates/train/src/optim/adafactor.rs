@@ -100,19 +100,19 @@ impl Adafactor {
         renewed.collect()
     }
 
-    /// Inverse roots of the variances of matrices, of which rows and columns are known; a tensor of
-    /// more dimensions is a pile of them.
+    /// Inverse roots of the variances of a matrix, from those of its rows and columns; a tensor of
+    /// more dimensions is a stack of matrices.
     fn factored(&self, tensor: &mut Block<'_>, gradient: &[f32], follow: f32) -> Vec<f32> {
         let [.., rows, columns] = *tensor.shape else { return vec![0.0; gradient.len()] };
         let [row_var, col_var] = &mut tensor.state[..] else { return vec![0.0; gradient.len()] };
         let least = self.eps1() * self.eps1();
         let mut inverse = vec![0.0; gradient.len()];
-        let piles = gradient.chunks(rows * columns).zip(inverse.chunks_mut(rows * columns));
-        let kept = row_var.chunks_mut(rows).zip(col_var.chunks_mut(columns));
-        for ((gradient, inverse), (row_var, col_var)) in piles.zip(kept) {
+        let matrices = gradient.chunks(rows * columns).zip(inverse.chunks_mut(rows * columns));
+        let state = row_var.chunks_mut(rows).zip(col_var.chunks_mut(columns));
+        for ((gradient, inverse), (row_var, col_var)) in matrices.zip(state) {
             let [of_rows, of_columns] = mean_squares(gradient, columns);
-            for (kept, new) in [(&mut *row_var, of_rows), (&mut *col_var, of_columns)] {
-                kept.iter_mut().zip(new).for_each(|(kept, new)| *kept = lerp(*kept, new, follow));
+            for (var, new) in [(&mut *row_var, of_rows), (&mut *col_var, of_columns)] {
+                var.iter_mut().zip(new).for_each(|(var, new)| *var = lerp(*var, new, follow));
             }
             let mean = row_var.iter().map(|&v| f64::from(v)).sum::<f64>() / rows as f64;
             let mean = (mean as f32).max(self.eps1());

@@ -36,13 +36,13 @@ impl Kind for Adagrad {
     const NAME: &'static str = "adagrad";
 }
 
-/// The numbers of a step.
+/// Coefficients of a step.
 struct Factors {
     lr: f32,
     /// Share of the parameter that is added to its gradient.
     penalty: f32,
     eps: f32,
-    /// What the sum begins with: state begins as zeros.
+    /// Initial value of the sum, added in the first step, as state begins as zeros.
     start: f32,
 }
 

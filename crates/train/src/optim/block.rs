@@ -1,7 +1,7 @@
-//! A block of elements of one parameter, and the loops over it that an update rule fills in.
+//! A block of elements of one parameter, and the loops in which an update rule runs.
 //!
-//! Plain loops: they are compiled for the instruction set at hand, and as no two roundings are
-//! contracted, every instruction set gives the same bits.
+//! Plain loops, compiled for each instruction set; multiplications and additions are never fused,
+//! so all instruction sets give bitwise identical results.
 
 use crate::ops::vectorised;
 use crate::optim::Preparation;
@@ -12,26 +12,26 @@ pub struct Block<'a> {
     /// The elements.
     pub values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
-    /// What is done to a gradient as it is read.
+    /// Applied to a gradient as it is read.
     pub(super) preparation: Preparation,
-    /// The optimizer's state tensors, in the order in which it names them.
+    /// The optimizer's state tensors, in the order of
+    /// [`Optimizer::state`](super::Optimizer::state).
     pub state: Vec<&'a mut [f32]>,
-    /// The average of the values; empty where there is none.
+    /// Average of the values; empty if there is none.
     pub(super) average: &'a mut [f32],
-    /// The parameter's shape.
+    /// Shape of the parameter.
     pub shape: &'a [usize],
-    /// Whether the rule treats it as a matrix ([`crate::plan::Matrices`]).
+    /// True if the rule treats it as a matrix ([`crate::plan::Matrices`]).
     pub is_matrix: bool,
 }
 
-/// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is
-/// `end`.
+/// Interpolates from `start` to `end` by `weight`, with the roundings of `torch.lerp`: `end` at 1.
 #[inline(always)]
 pub fn lerp(start: f32, end: f32, weight: f32) -> f32 {
     if weight < 0.5 { start + weight * (end - start) } else { end - (end - start) * (1.0 - weight) }
 }
 
-/// Moves an average the share `follow` of its way to the values.
+/// Moves an average towards the values by the fraction `follow` of their difference.
 pub fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
     vectorised(
         #[inline(always)]
@@ -44,19 +44,17 @@ pub fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
 }
 
 impl Block<'_> {
-    /// Number of elements.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// The gradient as it is used.
+    /// The gradient after its [`Preparation`].
     pub fn prepared_gradient(&self) -> Vec<f32> {
         self.gradient.iter().map(|&g| self.preparation.of(g)).collect()
     }
 
     /// Replaces each value by `rule(value, gradient)`. Here and below, `rule` should be a `move`
-    /// closure: what it only refers to might change with each value that is written, and then
-    /// nothing is vectorised.
+    /// closure: captured references might alias the values, and then nothing is vectorised.
     #[inline(always)]
     pub fn each(&mut self, rule: impl Fn(f32, f32) -> f32) {
         let values = &mut *self.values;
@@ -72,13 +70,12 @@ impl Block<'_> {
         );
     }
 
-    /// Replaces each value by `rule(value, gradient, [state, ..])`, which also renews its element
+    /// Replaces each value by `rule(value, gradient, [state, ..])`, which also updates its element
     /// of each state tensor.
     ///
     /// # Panics
     ///
-    /// The optimizer names another number of state tensors, or one that is not as long as the
-    /// block.
+    /// The optimizer has another number of state tensors, or one that is not as long as the block.
     #[inline(always)]
     pub fn each_with_state<const N: usize>(
         &mut self,
@@ -90,7 +87,7 @@ impl Block<'_> {
         let gradient = &self.gradient[..n];
         let preparation = self.preparation;
         let Some(state) = self.state.first_chunk_mut::<N>() else { return };
-        // Of one length that the compiler knows: otherwise nothing is vectorised.
+        // The compiler must know that all lengths are equal, or nothing is vectorised.
         let mut state = state.each_mut().map(|tensor| &mut tensor[..n]);
         vectorised(
             #[inline(always)]
@@ -106,7 +103,6 @@ impl Block<'_> {
         );
     }
 
-    /// Moves the average the share `follow` of its way to the values.
     pub(super) fn follow(&mut self, follow: f32) {
         follow_values(self.average, self.values, follow);
     }

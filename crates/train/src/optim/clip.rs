@@ -1,10 +1,10 @@
-//! Measuring gradients, and what is done to them before they move a parameter.
+//! Norms of gradients, and clipping.
 
 use rayon::prelude::*;
 
 use crate::ops::vectorised;
 
-/// Running sums of a block, so that its elements need not wait for each other.
+/// Independent running sums of a block.
 const LANES: usize = 16;
 /// Elements per partial sum. Blocks begin at a parameter's first element, so that the sum depends
 /// neither on buckets nor on threads.
@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 13;
 pub struct GradientNorm(f64);
 
 impl GradientNorm {
-    /// The norm of gradients whose squares sum to `squares`, after each was multiplied by `factor`.
+    /// Norm of gradients whose squares sum to `squares`, after multiplication by `factor`.
     pub fn new(squares: f64, factor: f64) -> Self {
         Self(squares.sqrt() * factor)
     }
@@ -24,7 +24,7 @@ impl GradientNorm {
         self.0
     }
 
-    /// Whether every gradient is finite, in f32 and after the multiplication too: none is larger
+    /// True if every gradient is finite, in f32 and after the multiplication too: none is larger
     /// than the norm. Squares of f32 cannot overflow an f64 sum.
     pub fn is_finite(self) -> bool {
         self.0 <= f64::from(f32::MAX)
@@ -37,7 +37,7 @@ pub fn sum_of_squares(gradient: &[f32]) -> f64 {
     gradient.chunks(BLOCK).map(block_squares).sum()
 }
 
-/// [`sum_of_squares`] by all threads of the pool: the same bits.
+/// [`sum_of_squares`] by all threads of the pool, bitwise identical.
 pub fn shared_sum_of_squares(gradient: &[f32]) -> f64 {
     let sums: Vec<f64> = gradient.par_chunks(BLOCK).map(block_squares).collect();
     sums.iter().sum()
@@ -68,7 +68,7 @@ fn squares(block: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// What becomes of a gradient before it moves its parameter: clamp(gradient x mean x clip, -limit,
+/// Scaling and clipping of a gradient before the update: clamp(gradient x mean x clip, -limit,
 /// limit).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preparation {
@@ -81,14 +81,13 @@ pub struct Preparation {
 }
 
 impl Default for Preparation {
-    /// The gradient as it is.
+    /// No scaling and no clipping.
     fn default() -> Self {
         Self { mean: 1.0, clip: 1.0, limit: f32::INFINITY }
     }
 }
 
 impl Preparation {
-    /// The gradient as it is used.
     #[inline(always)]
     pub(crate) fn of(self, gradient: f32) -> f32 {
         (gradient * self.mean * self.clip).max(-self.limit).min(self.limit)

@@ -74,7 +74,7 @@ impl Optimizer for Lamb {
 }
 
 impl Lamb {
-    /// Adam's update with the weight decay.
+    /// Adam's update plus the weight decay.
     fn direction(&self, tensor: &mut Block<'_>, step: &Step) -> Vec<f32> {
         let [beta1, beta2] = [step.momentum.unwrap_or(self.betas[0]), self.betas[1]];
         let count = i32::try_from(step.count).unwrap_or(i32::MAX);
@@ -98,7 +98,7 @@ impl Lamb {
         elements.map(element).collect()
     }
 
-    /// The tensor's length over its update's, from the squares of both.
+    /// Trust ratio: the norm of the tensor over that of its update, from the sums of squares.
     fn trust(&self, weights: f64, update: f64) -> f64 {
         let ratio = if weights > 0.0 && update > 0.0 { (weights / update).sqrt() } else { 1.0 };
         if self.trust_clip { ratio.min(1.0) } else { ratio }

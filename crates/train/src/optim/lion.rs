@@ -33,10 +33,10 @@ impl Kind for Lion {
     const NAME: &'static str = "lion";
 }
 
-/// The numbers of a step.
+/// Coefficients of a step.
 struct Factors {
     lr: f32,
-    /// What is left of the parameter before it moves.
+    /// Factor on the parameter before it moves, of decoupled weight decay.
     shrink: f32,
     /// 1 - beta1
     rest1: f32,

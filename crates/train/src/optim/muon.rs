@@ -94,7 +94,8 @@ impl Optimizer for Muon {
         let shrink = (1.0 - step.lr * step.weight_decay) as f32;
         match *tensor.shape {
             [rows, columns] if tensor.is_matrix => {
-                let direction = newton_schulz(&self.moved(tensor), rows, columns, self.ns_steps);
+                let direction =
+                    newton_schulz(&self.updated_momentum(tensor), rows, columns, self.ns_steps);
                 let lr = (step.lr * self.adjust_lr_fn.factor(rows, columns)) as f32;
                 for (value, direction) in tensor.values.iter_mut().zip(direction) {
                     *value = *value * shrink - lr * direction;
@@ -110,8 +111,8 @@ impl Optimizer for Muon {
 }
 
 impl Muon {
-    /// Renews the momentum; what is to be orthogonalised.
-    fn moved(&self, tensor: &mut Block<'_>) -> Vec<f32> {
+    /// Updates the momentum, and returns the matrix to orthogonalise.
+    fn updated_momentum(&self, tensor: &mut Block<'_>) -> Vec<f32> {
         let rest = (1.0 - self.momentum) as f32;
         let momentum = self.momentum as f32;
         let gradient = tensor.prepared_gradient();

@@ -47,7 +47,7 @@ impl Kind for NAdam {
     const NAME: &'static str = "nadam";
 }
 
-/// The numbers of a step.
+/// Coefficients of a step.
 struct Factors {
     of_gradient: f32,
     of_momentum: f32,
@@ -61,7 +61,7 @@ struct Factors {
     eps: f32,
     /// Share of the parameter that is added to its gradient.
     penalty: f32,
-    /// What is left of the parameter before it moves.
+    /// Factor on the parameter before it moves, of decoupled weight decay.
     shrink: f32,
 }
 
@@ -93,8 +93,7 @@ impl NAdam {
         self.betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay))
     }
 
-    /// Product of the momenta of steps 1 to `count`, to the last digit of what is left of 1 without
-    /// it.
+    /// Product of the momenta of steps 1 to `count`, so exact that 1 minus it has no wrong digit.
     fn mu_product(&self, count: u64) -> f64 {
         let mut product = 1.0;
         let ratio = 0.96f64.powf(self.momentum_decay);

@@ -11,42 +11,41 @@ use crate::optim::{
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
 use crate::registry::{Family, Registered, Registry, Takes};
 
-/// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
+/// An update rule for the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Names of its state tensors: what is kept of each parameter between steps, in its shape. They
-    /// begin as zeros. Checkpoints have them under these names, which should be those of PyTorch's
-    /// state dict.
+    /// Names of the state tensors that each parameter has between steps, in its shape and initially
+    /// zero. Checkpoints use these names, which should be those of PyTorch's state dict.
     fn state(&self) -> Vec<&'static str>;
 
-    /// What it does otherwise with matrices than with all else, if it does.
+    /// State tensors and learning rates of matrices, if they differ from those of other parameters.
     fn matrices(&self) -> Option<Matrices> {
         None
     }
 
-    /// Whether an element's step depends on others of its tensor: a block is then a whole
+    /// True if an element's update depends on others of its tensor: a block is then a whole
     /// parameter.
     fn takes_whole_tensors(&self) -> bool {
         false
     }
 
-    /// Coefficient of the weight decay.
+    /// Weight decay.
     fn weight_decay(&self) -> f64;
 
-    /// The option that a schedule of momentum moves, if the rule has one.
+    /// Name of the option that a schedule of momentum changes, if the rule has one.
     fn momentum(&self) -> Option<&'static str> {
         None
     }
 
-    /// Makes one step: by [`Block::each`], or [`Block::each_with_state`] with the state tensors.
+    /// Updates a block in one step, by [`Block::each`] or [`Block::each_with_state`].
     fn update(&self, block: &mut Block<'_>, step: &Step);
 
-    /// Whether it has a kernel for GPUs. Without one, gradients are copied to the CPU and new
+    /// True if it has a kernel for GPUs. Without one, gradients are copied to the CPU and new
     /// values back.
     fn has_gpu_kernel(&self) -> bool {
         false
     }
 
-    /// The numbers of its kernel for a step, if it has one.
+    /// Arguments of its kernel for a step, if it has one.
     #[cfg(feature = "cuda")]
     fn on_gpu(&self, step: &Step) -> Option<Rule> {
         let _ = step;
@@ -54,23 +53,23 @@ pub trait Optimizer: Debug + Send + Sync {
     }
 }
 
-/// The numbers of one step.
+/// Rates of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Learning rate.
     pub lr: f64,
     /// Weight decay of this parameter: zero where it is exempt.
     pub weight_decay: f64,
-    /// Which update of the parameter this is, from 1.
+    /// Number of this update of the parameter, from 1.
     pub count: u64,
-    /// What replaces the option of [`Optimizer::momentum`], where a schedule moves it.
+    /// Value in place of the option [`Optimizer::momentum`], if a schedule changes it.
     pub momentum: Option<f64>,
 }
 
 impl Step {
-    /// The momentum of this step where the option is `own`; a schedule does not move one of zero.
-    pub(super) fn momentum_or(&self, own: f64) -> f64 {
-        if own == 0.0 { own } else { self.momentum.unwrap_or(own) }
+    /// The momentum of this step, by default `option`; a schedule does not change one of zero.
+    pub(super) fn momentum_or(&self, option: f64) -> f64 {
+        if option == 0.0 { option } else { self.momentum.unwrap_or(option) }
     }
 }
 
@@ -90,7 +89,7 @@ impl<K: Kind + Optimizer> Takes<K> for OptimizerFamily {
     }
 }
 
-/// Update rules that a program knows.
+/// Registry of update rules.
 pub type Optimizers = Registry<OptimizerFamily>;
 
 impl Registered for OptimizerFamily {
@@ -111,7 +110,7 @@ impl Registered for OptimizerFamily {
     }
 }
 
-/// What planning needs to know of a rule.
+/// Properties of a rule that planning needs.
 pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {
     OptimizerFacts {
         state: rule.state().into_iter().map(str::to_owned).collect(),

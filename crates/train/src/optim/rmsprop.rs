@@ -36,7 +36,7 @@ impl Kind for RmsProp {
     const NAME: &'static str = "rmsprop";
 }
 
-/// The numbers of a step.
+/// Coefficients of a step.
 struct Factors {
     lr: f32,
     /// Share of the parameter that is added to its gradient.

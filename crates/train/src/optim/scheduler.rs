@@ -1,7 +1,6 @@
-//! The family of schedulers: learning rate as a function of the step. It is pure, so that a resumed
-//! run needs no state of a scheduler but the plateau's. A step whose update is skipped (fp16)
-//! counts like any other: the rate of step n is what the plan says for step n. Epochs become steps
-//! in `plan::schedule`.
+//! The family of schedulers: learning rate as a pure function of the step, so that only the plateau
+//! has state that a resumed run needs. A step whose update is skipped (fp16) counts like any other.
+//! `plan::schedule` converts epochs to steps.
 
 mod decay;
 mod one_cycle;
@@ -25,44 +24,45 @@ pub trait Scheduler: Debug + Send + Sync {
     /// The line of `ddprun plan`, without what all schedulers share: "cosine over 50 epochs to 0".
     fn describe(&self, span: &Span) -> String;
 
-    /// Whether it can fill `span`.
+    /// Checks that it can be used over `span`.
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
         let _ = span;
         Ok(())
     }
 
-    /// The rate up to which a warm-up rises.
+    /// Learning rate at the end of a warm-up.
     fn warmup_target(&self, span: &Span) -> f64 {
         span.lr
     }
 
-    /// Whether it moves by steps, whatever `scheduler.interval` says.
+    /// True if it changes with every step, whatever `scheduler.interval` is.
     fn moves_by_steps(&self) -> bool {
         false
     }
 
-    /// Whether the warm-up is a part of it: its intervals are then counted from the first step.
+    /// True if it includes the warm-up: its intervals are then counted from the first step.
     fn has_own_warmup(&self) -> bool {
         false
     }
 
-    /// Lowest and highest momentum, if it moves that as well.
+    /// Lowest and highest momentum, if it changes the momentum too.
     fn momentum_range(&self) -> Option<[f64; 2]> {
         None
     }
 
-    /// Momentum (or Adam's first beta) after `t` intervals, if it moves that as well.
+    /// Momentum (or Adam's first beta) after `t` intervals, if it changes that too.
     fn momentum(&self, t: u64, span: &Span) -> Option<f64> {
         let _ = (t, span);
         None
     }
 
-    /// The metric that it watches, if it does.
+    /// The metric that it monitors, if any.
     fn monitor(&self) -> Option<&str> {
         None
     }
 
-    /// Takes the value of its metric at one more evaluation; `better` is what suits the metric.
+    /// Takes the value of its metric at one more evaluation; `better` is the metric's own
+    /// direction.
     fn observe(&self, plateau: &mut Plateau, value: f64, better: Mode) {
         let _ = (plateau, value, better);
     }
@@ -84,7 +84,7 @@ impl<K: Kind + Scheduler> Takes<K> for SchedulerFamily {
     }
 }
 
-/// Schedulers that a program knows.
+/// Registry of schedulers.
 pub type Schedulers = Registry<SchedulerFamily>;
 
 impl Registered for SchedulerFamily {
@@ -102,7 +102,7 @@ impl Registered for SchedulerFamily {
     }
 }
 
-/// What planning needs to know of a scheduler.
+/// Properties of a scheduler that planning needs.
 pub fn scheduler_facts(schedulers: &Schedulers, rule: &Choice) -> Result<SchedulerFacts, String> {
     let scheduler = schedulers.build(rule).map_err(|error| error.to_string())?;
     Ok(SchedulerFacts {
@@ -112,7 +112,7 @@ pub fn scheduler_facts(schedulers: &Schedulers, rule: &Choice) -> Result<Schedul
     })
 }
 
-/// What a scheduler does in `span`, in words.
+/// Describes a scheduler over `span`.
 pub fn describe_schedule(
     schedulers: &Schedulers,
     rule: &Choice,
@@ -123,7 +123,7 @@ pub fn describe_schedule(
     scheduler.fits(span).map(|()| scheduler.describe(span))
 }
 
-/// The plan of `scheduler` in a run of `steps` steps, moving at each of them, without a warm-up.
+/// Plan of `scheduler` over `steps` steps, changing at each of them, without a warm-up.
 pub fn schedule<K: Kind + Scheduler>(scheduler: &K, steps: u64) -> SchedulePlan {
     SchedulePlan::by_steps(Choice::of(scheduler), Some(steps))
 }
@@ -136,22 +136,22 @@ pub struct Schedule<'a> {
     span: Span,
 }
 
-/// What the optimizer uses in one step.
+/// Learning rate and momentum of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum (or Adam's first beta), where the schedule moves it.
+    /// Momentum (or Adam's first beta), if the schedule changes it.
     pub momentum: Option<f64>,
 }
 
 impl<'a> Schedule<'a> {
-    /// The schedule of `plan` with (scaled) learning rate `lr`.
+    /// Schedule of `plan` with the (scaled) learning rate `lr`.
     pub fn new(scheduler: &'a dyn Scheduler, plan: &'a SchedulePlan, lr: f64) -> Self {
         Self { scheduler, plan, span: plan.span(lr) }
     }
 
-    /// The rates of the step after `done` finished steps: the warm-up's, then the scheduler's.
+    /// Rates of the step after `done` finished steps: of the warm-up, then of the scheduler.
     pub fn rates(&self, done: u64, plateau: &Plateau) -> Rates {
         let Self { scheduler, plan, span } = self;
         let warmup = if scheduler.has_own_warmup() { 0 } else { plan.warmup_steps };

@@ -37,7 +37,7 @@ impl Kind for Sgd {
     }
 }
 
-/// The numbers of a step.
+/// Coefficients of a step.
 struct Factors {
     lr: f32,
     /// Share of the parameter that is added to its gradient.

@@ -1,9 +1,9 @@
-//! What is kept of each parameter between steps: the optimizer's state tensors, and the average of
-//! its values.
+//! State of each parameter between steps: the optimizer's state tensors, and the average of its
+//! values.
 //!
-//! An optimizer names its state tensors (`Optimizer::state`, `Optimizer::matrices`). All else,
-//! which allocates, divides, saves, restores, compares or copies them, walks this list and knows
-//! neither how many there are nor what they mean.
+//! An optimizer names its state tensors (`Optimizer::state`, `Optimizer::matrices`). Code that
+//! allocates, shards, saves, restores, compares or copies them iterates over this list, whatever
+//! their number and meaning.
 
 use crate::nn::{Buffer, Param, Params};
 use crate::plan::{OptimizerPlan, Plan, StateTensor};
@@ -19,16 +19,16 @@ pub struct NamedTensor {
 /// The state of one parameter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParameterState {
-    /// The optimizer's, in the order in which it names them; none while the parameter is frozen,
-    /// and where another rank keeps them.
+    /// State tensors of the optimizer, in its order; none while the parameter is frozen, or if
+    /// another rank keeps them.
     pub tensors: Vec<NamedTensor>,
-    /// Moving average of the values (`[ema]`, `[swa]`, `[lookahead]`), empty where there is none;
-    /// its first values are given to it later. A buffer whose values are averaged has this alone.
+    /// Moving average of the values (`[ema]`, `[swa]`, `[lookahead]`), empty if there is none; it
+    /// is initialised later. A buffer whose values are averaged has this alone.
     pub average: Vec<f32>,
 }
 
 impl NamedTensor {
-    /// A tensor of zeros.
+    /// Tensor of zeros.
     pub fn zeros(name: String, shape: Vec<usize>) -> Self {
         let values = vec![0.0; shape.iter().product()];
         Self { name, shape, values }
@@ -36,9 +36,9 @@ impl NamedTensor {
 }
 
 impl ParameterState {
-    /// Zeroed state of all parameters under the optimizer of `plan` in registration order, after
-    /// `done` steps: those that are frozen then have none. Where averages are kept they are there
-    /// too, and after them those of the moving buffers.
+    /// Zeroed state of all parameters for the optimizer of `plan`, in registration order, after
+    /// `done` steps: parameters that are frozen then have none. With averages of the weights, these
+    /// are there too, and after all parameters those of the moving buffers.
     pub fn of_all(plan: &Plan, params: &Params, done: u64) -> Vec<Self> {
         let average = plan.average();
         let plan = &plan.optimizer;
@@ -56,7 +56,7 @@ impl ParameterState {
         parameters.chain(buffers.map(of_buffer)).collect()
     }
 
-    /// Zeroed state of the parameter with this place in registration order and this shape.
+    /// Zeroed state of a parameter, by its index in registration order and its shape.
     pub fn zeros(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> Self {
         let zeros = |tensor: StateTensor| {
             let shape = tensor.shape(shape);
@@ -66,13 +66,13 @@ impl ParameterState {
         Self { tensors, average: Vec::new() }
     }
 
-    /// The same with room for an average of `n` values.
+    /// Adds room for an average of `n` values.
     #[must_use]
     pub fn averaged(self, n: usize) -> Self {
         Self { average: vec![0.0; n], ..self }
     }
 
-    /// Elements of the optimizer's state tensors.
+    /// Number of elements of the optimizer's state tensors.
     pub fn elem_count(&self) -> usize {
         self.tensors.iter().map(|tensor| tensor.values.len()).sum()
     }

@@ -1,4 +1,4 @@
-//! One optimizer step with all its numbers decided, over any number of parameters at once.
+//! One optimizer step over any number of parameters.
 
 use rayon::prelude::*;
 
@@ -8,71 +8,69 @@ use crate::optim::block::follow_values;
 use crate::optim::{Block, Optimizer, ParameterState, Preparation, Rates, Step};
 use crate::plan::{OptimizerPlan, ParameterGroup};
 
-/// Elements that one thread updates at a time: 64 KiB of each vector.
+/// Elements per block, the unit of work of a thread: 64 KiB of each vector.
 const BLOCK: usize = 1 << 14;
-/// Elements below which one thread is done sooner than others are woken.
+/// Number of elements below which one thread is faster than several.
 const PARALLEL_THRESHOLD: usize = 1 << 16;
 
-/// One parameter in an update, with a gradient as long as it is. One that is frozen has none.
+/// One parameter in an update, with a gradient of its length. A frozen parameter has no part.
 pub struct Part<'a> {
-    /// The parameter.
     pub values: &'a mut [f32],
-    /// Its gradient, before the update's [`Preparation`].
+    /// Gradient before the update's [`Preparation`].
     pub gradient: &'a [f32],
     pub state: &'a mut ParameterState,
-    /// Its place in registration order.
+    /// Index in registration order.
     pub index: usize,
     pub shape: &'a [usize],
-    /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no
-    /// pass used it: it stays where it is, and its average comes nearer.
+    /// Number of this update of the parameter, from 1: `t` of Adam's bias correction. `None` = no
+    /// pass used it, so it does not move, but its average does.
     pub count: Option<u64>,
 }
 
-/// One optimizer step with all its numbers decided.
+/// One optimizer step: a rule and its rates.
 #[derive(Clone, Copy, Debug)]
 pub struct Update<'a> {
     rule: &'a dyn Optimizer,
     plan: &'a OptimizerPlan,
     rates: Rates,
     preparation: Preparation,
-    /// Share of their way to the parameters that averages go.
+    /// Fraction of their distance to the parameters that averages move.
     follow: f32,
 }
 
 impl<'a> Update<'a> {
-    /// A step of `rule`, the rule of `plan`, at the rates of a schedule.
+    /// Step of `rule`, the rule of `plan`, at the rates of a schedule.
     pub fn new(rule: &'a dyn Optimizer, plan: &'a OptimizerPlan, rates: Rates) -> Self {
         Self { rule, plan, rates, preparation: Preparation::default(), follow: 0.0 }
     }
 
-    /// The same update over gradients that are prepared first.
+    /// Sets the preparation of gradients.
     #[must_use]
     pub fn prepared(self, preparation: Preparation) -> Self {
         Self { preparation, ..self }
     }
 
-    /// The same update, after which averages keep the share `keep` of themselves and take the rest
-    /// from the parameters. Without averages it changes nothing.
+    /// Also updates averages of the weights: average = keep x average + (1 - keep) x parameter.
+    /// Without averages it changes nothing.
     #[must_use]
     pub fn averaging(self, keep: f64) -> Self {
         Self { follow: (1.0 - keep) as f32, ..self }
     }
 
-    /// The plan of the rule.
     #[cfg(feature = "cuda")]
     pub(crate) fn plan(&self) -> &'a OptimizerPlan {
         self.plan
     }
 
-    /// Moves the average of values that have no gradient.
+    /// Updates the average of values without a gradient.
     pub fn follow(&self, average: &mut [f32], values: &[f32]) {
         if self.follow > 0.0 {
             follow_values(average, values, self.follow);
         }
     }
 
-    /// Moves all parameters along their gradients in one pass over memory. Blocks are independent
-    /// of each other: the number of threads changes no bit.
+    /// Updates all parameters in one pass over memory. Blocks are independent of each other, so the
+    /// number of threads changes no bit.
     pub fn apply<'b>(&self, parts: impl IntoIterator<Item = Part<'b>>) {
         let blocks: Vec<(Block<'b>, Option<Step>)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
@@ -95,7 +93,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// The same update for a GPU and the parameters of `group` whose `count`-th it is; `None` if it
+    /// Arguments of the GPU kernel for the `count`-th update of parameters of `group`; `None` if it
     /// changes nothing.
     #[cfg(feature = "cuda")]
     pub(crate) fn on_gpu(
@@ -112,7 +110,7 @@ impl<'a> Update<'a> {
         changes.then_some(Rule { mean, clip, limit, follow: self.follow, ..rule })
     }
 
-    /// The blocks of one parameter, and the step that each makes.
+    /// Blocks of one parameter, each with its step.
     fn blocks<'b>(&self, part: Part<'b>) -> impl Iterator<Item = (Block<'b>, Option<Step>)> {
         let weight_decay = self.plan.weight_decay_of(part.index, part.shape.len());
         let step = self.step(part.count, self.plan.group(part.index), weight_decay);
@@ -142,7 +140,7 @@ impl<'a> Update<'a> {
         })
     }
 
-    /// The `count`-th step of a parameter of `group` with this weight decay.
+    /// Rates of the `count`-th update of a parameter of `group`; `None` if it is not updated.
     fn step(
         &self,
         count: Option<u64>,

@@ -232,7 +232,7 @@ impl Scheduler for NoamAnnealing {
     }
 }
 
-/// `gamma^n`: a rate of 0 stays 0, and one that rises for ever stays finite.
+/// `gamma^n`, at most `f64::MAX`: a rate of 0 stays 0, and one that rises stays finite.
 fn power(gamma: f64, n: u64) -> f64 {
     gamma.powi(i32::try_from(n).unwrap_or(i32::MAX)).min(f64::MAX)
 }

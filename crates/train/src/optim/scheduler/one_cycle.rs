@@ -57,8 +57,8 @@ fn total(span: &Span) -> u64 {
 }
 
 impl OneCycleLr {
-    /// After `t` steps, where something is that is `first` in the beginning, then `peak`, and
-    /// `last` in the end: PyTorch's borders between the phases.
+    /// Value after `t` steps of a cycle from `first` over `peak` to `last`, with PyTorch's borders
+    /// between the phases.
     fn at(&self, t: u64, span: &Span, [first, peak, last]: [f64; 3]) -> f64 {
         let total = total(span) as f64;
         let peak_at = self.pct_start * total - 1.0;
