@@ -8,6 +8,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Builder, Conv2d, ConvShape, ForwardContext, Init, Linear};
@@ -51,9 +52,7 @@ impl Kind for Airbench94Config {
 
 impl Architecture for Airbench94Config {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         let mut size = [height, width].map(|side| side.saturating_sub(PATCH - 1));
         let pooled = size.map(|side| side / 8);
         if !pooled.iter().all(|side| (3..6).contains(side)) {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-use candle_core::{Device, Result as CandleResult};
+use candle_core::{Device, Result as CandleResult, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -24,13 +24,13 @@ use crate::registry::{Family, Registry, Takes, Unbuildable};
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
 pub trait Architecture: Debug + Send + Sync {
     /// Registers the parameters through the builder, and returns the forward function, for samples
-    /// of the shapes that the plan names.
+    /// of the plan's shapes.
     ///
     /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so
     /// it must not read values.
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> CandleResult<Box<dyn Model>>;
 
-    /// What samples may be; empty = anything that it can be built for.
+    /// Modalities of samples that it takes; empty = any for which it can be built.
     fn takes(&self) -> &'static [Modality] {
         &[]
     }
@@ -41,35 +41,35 @@ pub trait Architecture: Debug + Send + Sync {
         Head::None
     }
 
-    /// Whether it runs through blocks whose inputs alone can be kept
+    /// True if it consists of blocks that can be recomputed from their inputs
     /// (`train.activation_checkpointing`).
     fn has_blocks(&self) -> bool {
         true
     }
 
-    /// Whether passes draw or decide something on the CPU, so that they cannot be recorded as a
+    /// True if passes draw or decide something on the CPU, so that they cannot be recorded as a
     /// CUDA graph.
     fn draws_on_cpu(&self) -> bool {
         false
     }
 
-    /// Whether its batch norms keep to the running statistics that they came with while it trains.
+    /// True if its batch norms use their running statistics, and do not update them, in training.
     fn keeps_statistics(&self) -> bool {
         false
     }
 
-    /// The weights of the convolution over images, by their name, whose first values whiten patches
-    /// of training images.
+    /// Name of the weights of the convolution that are initialised to whiten patches of training
+    /// images.
     fn whitens(&self) -> Option<&'static str> {
         None
     }
 
-    /// Folder of the adapters to start from, if it starts from some.
+    /// Folder of adapters to start from.
     fn adapters(&self) -> Option<&Path> {
         None
     }
 
-    /// Options that files beside the `pretrained` weights or the adapters tell, for windows of
+    /// Options read from files beside the `pretrained` weights or the adapters, for windows of
     /// `seq_len` tokens.
     fn complete(
         &self,
@@ -80,43 +80,44 @@ pub trait Architecture: Debug + Send + Sync {
         Ok(Completion::default())
     }
 
-    /// The library whose names its weights have, and which computes as it does.
+    /// The library whose parameter names it has, and which computes the same.
     fn library(&self) -> Option<Library> {
         None
     }
 
-    /// How its weights are written for `library`.
+    /// Names and layout of its weights for `library`.
     ///
     /// # Errors
     ///
-    /// The library has no such model, or computes it otherwise: what follows its name in words.
+    /// The library has no such model, or computes it differently: a message without the library's
+    /// name in front.
     fn named_as(&self, plan: &ModelPlan, library: Library) -> Result<Naming, String> {
         let _ = (plan, library);
         Err(Naming::unknown())
     }
 
-    /// What to do about pretrained weights that do not fit, if the model can tell.
+    /// A remedy for pretrained weights that do not fit, if the model knows one.
     fn remedy(&self, misfit: &Misfit) -> Option<String> {
         let _ = misfit;
         None
     }
 }
 
-/// The layers that depend on the number of outputs.
+/// Layers that depend on the number of outputs.
 #[derive(Clone, Debug)]
 pub enum Head {
-    /// There is none.
+    /// No layer.
     None,
-    /// Those under these prefixes of keys (`fc.`).
+    /// Layers under these prefixes of keys (`fc.`).
     Keys(&'static [&'static str]),
-    /// Those of these keys (`fc`).
+    /// Layers of these keys (`fc`).
     Layers(Vec<String>),
-    /// That of the parameter registered last.
+    /// The layer of the parameter registered last.
     Last,
 }
 
 impl Head {
-    /// Prefixes of its keys in the model of `wanted`; empty if that has no such layer.
+    /// Prefixes of its keys in the model of `wanted`; empty if it has no such layer.
     pub(super) fn keys(&self, wanted: &Wanted) -> Vec<String> {
         let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
         let is_there = |key: &&str| names().any(|name| name.starts_with(*key));
@@ -134,7 +135,7 @@ impl Head {
     }
 }
 
-/// What the option means to every model that has it.
+/// Description of `model.backbone_mode`, for all models that have it.
 pub(super) const BACKBONE_MODE: &str = "mode of a frozen backbone while the head trains. \
     \"train\": `BatchNorm` uses batch statistics, and its running statistics keep moving, as in \
     PyTorch if only `requires_grad` is False. \"eval\": as after `backbone.eval()`: it uses its \
@@ -152,7 +153,7 @@ pub enum BackboneMode {
     Eval,
 }
 
-/// A backbone that learns is in training: what is wrong with a mode that is given for it.
+/// Refuses a mode for a backbone that is not frozen.
 pub(super) fn check_backbone_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wrong> {
     let wrong = || Wrong {
         key: "backbone_mode",
@@ -178,7 +179,7 @@ impl<K: Kind + Architecture> Takes<K> for ModelFamily {
     }
 }
 
-/// Models that a program knows.
+/// Registry of models.
 #[derive(Clone, Debug)]
 pub struct Models(pub(super) Registry<ModelFamily>);
 
@@ -196,31 +197,23 @@ impl DerefMut for Models {
     }
 }
 
-/// Samples of a batch.
 const BATCH: Dim = Dim::Named("batch");
-/// Tokens of a sample.
 const SEQUENCE: Dim = Dim::Named("sequence");
 
 /// Why a model was not built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No such name, or options that it does not take.
+    /// Unknown name, or options that the model does not have.
     #[error(transparent)]
     Kind(#[from] Unbuildable),
     /// [`Architecture::build`] refused.
     #[error("model `{name}` cannot be built: {source}")]
-    Build {
-        /// The model.
-        name: String,
-        /// Its words.
-        source: candle_core::Error,
-    },
+    Build { name: String, source: candle_core::Error },
     /// [`Model::onnx`] refused.
     #[error("model `{name}` has no form in ONNX: {what}")]
     Onnx {
-        /// The model.
         name: String,
-        /// Its words, behind the part that is to blame.
+        /// The layer or part without a form, and the reason.
         what: String,
     },
 }
@@ -237,7 +230,8 @@ impl Models {
         self.build(&plan.kind)
     }
 
-    /// Names and shapes of parameters and buffers, without allocating one.
+    /// Facts for planning, such as names and shapes of parameters and buffers, without allocating
+    /// any.
     pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
         let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
@@ -254,8 +248,8 @@ impl Models {
         })
     }
 
-    /// Why the chosen model cannot learn from such samples; `None` if it can, or if it is not
-    /// known.
+    /// Reason why the chosen model cannot learn from such samples; `None` if it can, or if the
+    /// model is unknown.
     pub fn refuses(&self, choice: &Choice, given: Modality) -> Option<String> {
         let takes = self.build(choice).ok()?.takes();
         if takes.is_empty() || takes.contains(&given) {
@@ -267,19 +261,19 @@ impl Models {
         Some(format!("`{name}` takes {}, but the data is {words}", wanted.join(" or ")))
     }
 
-    /// What samples of the model called `name` may be; empty = anything that it can be built for.
+    /// [`Architecture::takes`] of the model `name`; empty if there is no such model.
     pub fn takes(&self, name: &str) -> &'static [Modality] {
         let model = self.build(&self.with_options(name, &Options::new()));
         model.map_or(&[], |model| model.takes())
     }
 
-    /// The models that were made for such samples.
+    /// Names of the models that take such samples explicitly.
     pub fn made_for(&self, given: Modality) -> Vec<&'static str> {
         let fits = |name: &&'static str| self.takes(name).contains(&given);
         self.names().filter(fits).collect()
     }
 
-    /// The model with initial values for `seed`; equal seeds give equal values.
+    /// Builds the model with initial values drawn from `seed`; equal seeds give equal values.
     pub fn instantiate(
         &self,
         plan: &ModelPlan,
@@ -300,8 +294,8 @@ impl Models {
         Ok((model, builder.finish()))
     }
 
-    /// Compares the plan's pretrained weights and adapters with the model, by the headers of their
-    /// files alone.
+    /// Compares the plan's pretrained weights and adapters with the model; only headers of files
+    /// are read.
     pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
         let architecture =
             self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
@@ -331,8 +325,8 @@ impl Models {
         Err(Unfit::of_misfit(path, misfit, help))
     }
 
-    /// What each other model would want of pretrained weights, with what it knows of this one's
-    /// options.
+    /// Tensors that each other model would need of pretrained weights, with this model's options as
+    /// far as it has them.
     fn others(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
         self.names().filter(|&name| name != plan.name()).filter_map(|name| {
             let kind = self.with_options(name, &plan.kind.options);
@@ -342,16 +336,16 @@ impl Models {
         })
     }
 
-    /// The library by whose names the plan's pretrained weights are called, of those whose names are
-    /// not the model's own; `None` if the file is not there, too.
+    /// The library whose names the plan's pretrained weights have, if these are not the model's
+    /// own; also `None` if there is no such file.
     pub fn library_of_weights(&self, plan: &ModelPlan) -> Option<Library> {
         let file = header(&weights_file(plan.pretrained.as_ref()?)).ok()?;
         let architecture = self.architecture(plan).ok()?;
         names::library_of(&file, &described(architecture.as_ref(), plan).ok()?)
     }
 
-    /// The `weights` of the plan's model, a safetensors file of ddprun's own, as `library` reads
-    /// them; without one, under the names of the library that computes as the model does.
+    /// Converts `weights`, a safetensors file of ddprun's, to the names and layout of `library`; by
+    /// default of the library that computes as the model does.
     pub fn written_for(
         &self,
         plan: &ModelPlan,
@@ -379,8 +373,8 @@ impl Models {
         self.strictly(plan, params, |strict| load_state_dict(params, path, strict)).map(Some)
     }
 
-    /// As [`Models::load_pretrained`], from the bytes of a safetensors file that messages call
-    /// `path`.
+    /// As [`Models::load_pretrained`], from the bytes of a safetensors file, named `path` in
+    /// messages.
     pub fn load_weights(
         &self,
         plan: &ModelPlan,
@@ -392,7 +386,7 @@ impl Models {
         self.strictly(plan, params, |strict| load_state_dict_bytes(params, path, &files, strict))
     }
 
-    /// Calls `load` with what the plan's pretrained weights may lack.
+    /// Calls `load` with the strictness of the plan.
     fn strictly<T>(
         &self,
         plan: &ModelPlan,
@@ -405,7 +399,7 @@ impl Models {
         load(if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All })
     }
 
-    /// Loads the adapters that the plan starts from, if it names some.
+    /// Loads the adapters that the plan starts from, if any.
     pub fn load_adapters(
         &self,
         plan: &ModelPlan,
@@ -418,9 +412,9 @@ impl Models {
         }
     }
 
-    /// What `model`, which was built of `plan`, does in evaluation, for batches of any size; a text
-    /// may be shorter than those of its training. Inputs are `input` as the data pipeline gives it,
-    /// or `input_ids` of a text, and what else the model asks for.
+    /// `model`, built from `plan`, in evaluation mode as an ONNX file, for batches of any size;
+    /// texts may be shorter than in training. Inputs are `input` as the data pipeline gives it, or
+    /// `input_ids` for texts, and further ones that the model declares.
     pub fn onnx(&self, plan: &ModelPlan, model: &dyn Model) -> Result<Vec<u8>, Error> {
         let mut graph = Graph::new(plan.input.first().copied().unwrap_or(1));
         let input = self.onnx_input(plan, &mut graph)?;
@@ -457,4 +451,20 @@ fn run(
 ) -> Result<Box<dyn Model>, Error> {
     let named = |source| Error::Build { name: plan.name().to_owned(), source };
     architecture.build(plan, builder).map_err(named)
+}
+
+/// Checks that samples are images: (channels, height, width).
+pub(super) fn image_shape(input: &[usize]) -> CandleResult<[usize; 3]> {
+    match *input {
+        [channels, height, width] => Ok([channels, height, width]),
+        _ => bail!("samples are (channels, height, width), not {input:?}"),
+    }
+}
+
+/// Checks that `heads` of attention divide the width of a model.
+pub(super) fn check_heads(width: usize, heads: usize) -> CandleResult<()> {
+    if heads == 0 || !width.is_multiple_of(heads) {
+        bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
+    }
+    Ok(())
 }

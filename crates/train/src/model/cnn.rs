@@ -8,6 +8,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear};
@@ -28,9 +29,7 @@ impl Kind for SimpleCnnConfig {
 
 impl Architecture for SimpleCnnConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         let (Some(rows), Some(cols)) = (height.checked_sub(4), width.checked_sub(4)) else {
             bail!("images of {height}x{width} are too small, at least 6x6 is needed")
         };

@@ -9,6 +9,7 @@
 
 use candle_core::{Error, Result, Tensor, bail};
 
+use super::architecture::check_heads;
 use super::fastconformer::{Frames, FramesOnnx};
 use crate::nn::{
     BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, ForwardContext, Init, LayerNorm, Linear,
@@ -17,8 +18,8 @@ use crate::nn::{
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, Window};
 
-/// Score of a pair of frames of which one is padding.
-const OUT_OF_SIGHT: f64 = -1e4;
+/// Attention score of a pair of frames of which one is padding.
+const MASKED_SCORE: f64 = -1e4;
 
 /// Sizes of a block.
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +88,7 @@ impl Block {
         let x = ops::add(&x, &self.after_conv.forward(&near, pass)?)?;
         norm_out.forward(&half(&self.feed_forward[1], norm2, &x, &self.after_second)?)
     }
-}
 
-impl Block {
     /// [`Block::forward`] in a graph of ONNX.
     pub(super) fn onnx(
         &self,
@@ -137,9 +136,7 @@ impl FeedForward {
         let inner = Nonlinearity::Silu.forward(&self.linear1.forward(x, pass)?)?;
         self.linear2.forward(&self.dropout.forward(&inner, pass)?, pass)
     }
-}
 
-impl FeedForward {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let inner = self.linear1.onnx(graph, x)?;
         let inner = Nonlinearity::Silu.onnx(graph, &inner);
@@ -147,7 +144,7 @@ impl FeedForward {
     }
 }
 
-/// Attention whose scores depend on what frames hold and on how far apart they are.
+/// Attention whose scores depend on the content of frames and on their distance.
 struct RelativeAttention {
     heads: usize,
     bias_u: Param,
@@ -162,9 +159,7 @@ struct RelativeAttention {
 
 impl RelativeAttention {
     fn new(builder: &Builder, Sizes { width, heads, dropout, .. }: Sizes) -> Result<Self> {
-        if heads == 0 || !width.is_multiple_of(heads) {
-            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
-        }
+        check_heads(width, heads)?;
         let bias = |name| builder.param(name, &[heads, width / heads], Init::Constant(0.0));
         let linear = |name: &str| Linear::new(&builder.pp(name), width, width);
         Ok(Self {
@@ -203,14 +198,12 @@ impl RelativeAttention {
         let places = places.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
         let distance = shift(&biased(&self.bias_v)?.matmul(&places)?)?;
         let scores = ops::multiple(&ops::add(&content, &distance)?, 1.0 / (each as f64).sqrt())?;
-        let shares = ops::softmax(&frames.hide_pairs(&scores, OUT_OF_SIGHT)?)?;
+        let shares = ops::softmax(&frames.hide_pairs(&scores, MASKED_SCORE)?)?;
         let shares = self.dropout.forward(&frames.hide_pairs(&shares, 0.0)?, pass)?;
         let seen = ops::swapped(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
         self.out.forward(&seen, pass)
     }
-}
 
-impl RelativeAttention {
     /// [`RelativeAttention::forward`] in a graph of ONNX.
     fn onnx(
         &self,
@@ -245,7 +238,7 @@ impl RelativeAttention {
         let distance = shift_onnx(graph, &distance, t, self.heads);
         let scores = graph.add(&content, &distance);
         let scores = graph.scaled(&scores, 1.0 / (each as f64).sqrt());
-        let scores = frames.hide_pairs(graph, &scores, OUT_OF_SIGHT);
+        let scores = frames.hide_pairs(graph, &scores, MASKED_SCORE);
         let shares = graph.softmax(&scores);
         let shares = frames.hide_pairs(graph, &shares, 0.0);
         let seen = graph.matmul(&shares, &value);

@@ -12,6 +12,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::hub::timm;
 use super::names::{Library, Naming};
 use super::pretrained::Unfit;
@@ -24,7 +25,7 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation, Window};
 use crate::plan::{Modality, ModelPlan};
 
-/// Of the norms.
+/// Epsilon of the norms.
 const EPS: f64 = 1e-6;
 
 /// torchvision's `ConvNeXt` of 18 blocks, 28.6 million parameters.
@@ -39,12 +40,12 @@ pub struct ConvNextConfig {
     /// initial value of the per-channel scale of a block.
     #[schemars(range(min = 0.0), example = 1.0)]
     pub layer_scale: f64,
-    /// What its name says: how wide and deep it is.
+    /// Size, which follows from the name.
     #[serde(skip)]
     pub size: ConvNextSize,
 }
 
-/// What the name says of a `ConvNeXt`.
+/// Size of a `ConvNeXt`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvNextSize {
     pub name: &'static str,
@@ -94,9 +95,7 @@ pub(super) fn register(models: &mut Models) {
 
 impl Architecture for ConvNextConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         if height.min(width) < 32 {
             bail!("images have at least 32x32 pixels, not {height}x{width}");
         }
@@ -140,7 +139,7 @@ impl Architecture for ConvNextConfig {
 }
 
 impl ConvNextConfig {
-    /// Says what timm calls each part.
+    /// Registers timm's names.
     fn call_by_timm(&self, builder: &Builder) {
         const TIMM: &str = Library::Timm.words();
         let is = |own: String, other: String| builder.also_called(TIMM, &own, other);
@@ -219,7 +218,7 @@ struct ConvNext {
 
 /// Blocks of one size.
 struct Stage {
-    /// To half the size, before all stages but the first.
+    /// Halves the size, before all stages but the first.
     shrink: Option<Shrink>,
     blocks: Vec<Arc<Block>>,
 }
@@ -291,9 +290,7 @@ impl Block {
             drop_path: DropPath::new(&builder.pp("stochastic_depth"), skipped),
         })
     }
-}
 
-impl Block {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let y = self.depthwise.onnx(graph, x, [0; 2])?;
         let y = self.norm.onnx(graph, &y)?;

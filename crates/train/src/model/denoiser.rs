@@ -1,5 +1,5 @@
-//! A network that tells noise from chunks of actions, given features of what was observed; and how
-//! it is asked.
+//! A network that predicts the noise in chunks of actions, given features of the observations, and
+//! its sampler.
 
 use candle_core::{Device, Result, Tensor, bail};
 
@@ -29,7 +29,7 @@ pub(super) struct DenoiserConfig<'a> {
 }
 
 impl DenoiserConfig<'_> {
-    /// Steps back. DDPM takes every step unless fewer are asked for.
+    /// Number of denoising steps; by default, DDPM takes all.
     fn inference_steps(&self) -> usize {
         let usual = match self.noise_scheduler {
             NoiseScheduler::Ddim => self.num_train_timesteps.min(10),
@@ -78,7 +78,7 @@ pub(super) struct Denoiser {
 }
 
 impl Denoiser {
-    /// Registers its parameters, for `features` numbers that say what was observed.
+    /// Registers its parameters, for `features` numbers of the observations.
     pub(super) fn new(
         config: DenoiserConfig<'_>,
         [length, actions]: [usize; 2],
@@ -110,8 +110,8 @@ impl Denoiser {
         &self.diffusion
     }
 
-    /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
-    /// features (n, ...).
+    /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for features
+    /// (n, ...).
     pub(super) fn predict(
         &self,
         noisy: &Tensor,
@@ -126,8 +126,8 @@ impl Denoiser {
         self.net.forward(noisy, &condition, pass)
     }
 
-    /// Takes the noise off `first`, a chunk for each row of features (n, ...): actions (n, length,
-    /// numbers). `draw` gives the normal numbers that DDPM adds after a step.
+    /// Denoises `first`, a chunk for each row of features (n, ...): actions (n, length, numbers).
+    /// `draw` gives the normal numbers that DDPM adds after a step.
     pub(super) fn denoise(
         &self,
         features: &Tensor,
@@ -145,7 +145,7 @@ impl Denoiser {
         Tensor::from_vec(actions, shape, features.device())
     }
 
-    /// A chunk of actions for each row of features, each with draws of its own.
+    /// Samples a chunk of actions for each row of features.
     pub(super) fn sample(
         &self,
         features: &Tensor,
@@ -188,14 +188,12 @@ impl Denoiser {
         })
     }
 
-    /// A chunk of numbers for each key.
+    /// Normal numbers of a chunk for each key.
     fn drawn(&self, draws: &[Key], part: u64) -> Vec<f32> {
         let n = self.chunk.iter().product();
         draws.iter().flat_map(|key| normals(key.with(part), n)).collect()
     }
-}
 
-impl Denoiser {
     /// [`Denoiser::predict`] in a graph of ONNX, one step of many: beside the features it takes
     /// `noisy_actions` (n, length, numbers) and the `timestep` (n) of each.
     pub(super) fn onnx(&self, graph: &mut Graph, features: &Value) -> Result<Value> {

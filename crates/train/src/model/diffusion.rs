@@ -24,7 +24,7 @@ pub enum NoiseScheduler {
     Ddim,
 }
 
-/// How values turn into noise, step by step.
+/// A noise schedule.
 #[derive(Clone, Debug)]
 pub struct Diffusion {
     betas: Vec<f64>,
@@ -67,13 +67,13 @@ impl Diffusion {
     }
 
     /// The steps that a sampler visits, from noise to clean values.
-    pub fn visited(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+    fn visited(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let stride = (self.betas.len() / count.max(1)).max(1);
         (0..self.betas.len() / stride).rev().map(move |i| i * stride).take(count.max(1))
     }
 
-    /// Takes the noise off `x` in `count` steps. `predict` says what is noise in values of a step,
-    /// `draw` gives the normal numbers that DDPM adds after a step.
+    /// Denoises `x` in `count` steps. `predict` gives the noise in values at a step, `draw` the
+    /// normal numbers that DDPM adds after a step.
     pub fn denoise(
         &self,
         scheduler: NoiseScheduler,
@@ -97,16 +97,16 @@ impl Diffusion {
     }
 }
 
-/// A step that is undone.
+/// One denoising step.
 #[derive(Clone, Copy)]
 struct DenoisingStep {
-    /// What is left of the clean values' variance at it, and at the next that is visited.
+    /// Share of the clean values' variance at this step, and at the next that is visited.
     kept: f64,
     before: f64,
 }
 
 impl DenoisingStep {
-    /// The clean value that `x` was, if `noise` is its noise.
+    /// Clean value of `x`, if `noise` is its noise.
     fn clean(self, x: f32, noise: f32) -> f64 {
         let clean = (f64::from(x) - (1.0 - self.kept).sqrt() * f64::from(noise)) / self.kept.sqrt();
         clean.clamp(-1.0, 1.0)

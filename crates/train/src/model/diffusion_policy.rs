@@ -93,7 +93,7 @@ impl Architecture for DiffusionPolicyConfig {
     }
 }
 
-/// The policy: a network that tells noise from actions, and how it is asked.
+/// A network that predicts noise, and its sampler.
 pub struct DiffusionPolicy(Denoiser);
 
 impl DiffusionPolicy {
@@ -111,7 +111,7 @@ impl DiffusionPolicy {
         Denoiser::new(config.denoiser(), chunk, seen * numbers, builder).map(Self)
     }
 
-    /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
+    /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
     /// observations (n, ...).
     pub fn predict(
         &self,
@@ -128,8 +128,8 @@ impl DiffusionPolicy {
         self.0.diffusion()
     }
 
-    /// Takes the noise off `first`, a chunk for each of the observations (n, ...): actions (n,
-    /// length, numbers). `draw` gives the normal numbers that DDPM adds after a step.
+    /// Denoises `first`, a chunk for each of the observations (n, ...): actions (n, length,
+    /// numbers). `draw` gives the normal numbers that DDPM adds after a step.
     pub fn denoise(
         &self,
         observed: &Tensor,

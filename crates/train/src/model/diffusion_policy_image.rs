@@ -106,7 +106,7 @@ impl Architecture for DiffusionPolicyImageConfig {
     }
 }
 
-/// Encoders, and the network that tells noise from actions.
+/// Image encoders and a network that predicts noise.
 pub struct DiffusionPolicyImage {
     /// One, or one for each camera.
     encoders: Vec<RgbEncoder>,
@@ -153,7 +153,7 @@ impl DiffusionPolicyImage {
         })
     }
 
-    /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
+    /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
     /// observations (n, seen, numbers and images).
     pub fn predict(
         &self,
@@ -191,9 +191,7 @@ impl DiffusionPolicyImage {
         let all: Vec<&Tensor> = std::iter::once(&numbers).chain(&features).collect();
         Tensor::cat(&all, 2)?.flatten_from(1)
     }
-}
 
-impl DiffusionPolicyImage {
     /// [`DiffusionPolicyImage::features`] in a graph of ONNX.
     fn features_onnx(&self, graph: &mut Graph, observed: &Value) -> Result<Value> {
         let seen = observed.dims()[1].unwrap_or(1);
@@ -233,7 +231,7 @@ impl Model for DiffusionPolicyImage {
         self.denoiser.compare(&self.features(inputs, pass)?, targets, draws, pass)
     }
 
-    /// Images are looked at once, however many steps the noise takes.
+    /// Images are encoded once for all denoising steps.
     fn answer(
         &self,
         inputs: &Tensor,

@@ -7,10 +7,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
@@ -87,9 +88,7 @@ impl Stage {
 
 impl Architecture for EfficientNetConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         let features = builder.pp("features");
         let mut size = [height, width];
         let mut inputs = 32;

@@ -10,10 +10,10 @@ use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Non
 use crate::onnx::{Attribute, Graph, Value};
 use crate::ops::{self, Window};
 
-/// Frames of features that become one.
+/// Number of input frames per encoded frame.
 pub(super) const SUBSAMPLING_FACTOR: usize = 8;
 
-/// How many frames of each sample of a batch are more than padding.
+/// Number of frames of each sample of a batch without padding.
 pub(super) struct Frames(Vec<usize>);
 
 impl Frames {
@@ -75,25 +75,24 @@ fn halved_onnx(graph: &mut Graph, lengths: &Value) -> Value {
     graph.unary("Floor", &half, &[])
 }
 
-/// Frames that a convolution of stride 2 leaves.
+/// Length after a convolution of stride 2.
 fn halved(length: usize) -> usize {
     length.saturating_sub(1) / 2 + usize::from(length > 0)
 }
 
-/// Sizes of the encoder.
+/// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) layers: usize,
-    /// Frames that a convolution of a block sees.
+    /// Kernel size of a block's convolution.
     pub(super) kernel: usize,
-    /// Channels of the convolutions that make eight frames one.
+    /// Channels of the subsampling convolutions.
     pub(super) channels: usize,
     pub(super) dropout: f64,
 }
 
-/// The encoder.
 pub(super) struct FastConformer {
     conv: [Conv2d; 5],
     out: Linear,
@@ -158,8 +157,8 @@ impl FastConformer {
         Ok((self.layers.iter().try_fold(x, layer)?, lengths))
     }
 
-    /// Eight frames to one, without positions.
-    pub(super) fn subsample(
+    /// Subsamples by 8, without positions.
+    fn subsample(
         &self,
         x: &Tensor,
         lengths: &[usize],
@@ -177,9 +176,7 @@ impl FastConformer {
         let x = ops::swapped(&x, 2)?.flatten_from(2)?;
         Ok((self.out.forward(&x, pass)?, lengths))
     }
-}
 
-impl FastConformer {
     /// [`FastConformer::forward`] in a graph of ONNX; `lengths` (n, 1) are numbers.
     pub(super) fn onnx(
         &self,

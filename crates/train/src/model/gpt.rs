@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::check_heads;
 use super::hub::{self, gpt2};
 use super::names::{Library, Naming};
 use super::pretrained::Unfit;
@@ -24,7 +25,7 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
-/// Deviation of initial weights; residual projections have it over the root of twice the layers.
+/// Standard deviation of initial weights; divided by sqrt(2 layers) for residual projections.
 const STD: f64 = 0.02;
 
 /// GPT-2, as in nanoGPT: pre-norm blocks of causal attention and a feed-forward network.
@@ -115,7 +116,7 @@ impl Architecture for GptConfig {
         &[Modality::Text]
     }
 
-    /// Its output layer is the table of its tokens.
+    /// The output layer is the token embedding.
     fn head(&self) -> Head {
         Head::Keys(&["transformer.wte.", "lm_head."])
     }
@@ -125,8 +126,7 @@ impl Architecture for GptConfig {
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
     ) -> std::result::Result<Completion, Unfit> {
-        let reader = hub::Reader { model: Self::NAME, what: "a GPT", read: gpt2::read };
-        let mut found = hub::complete(&reader, pretrained, seq_len)?;
+        let mut found = hub::complete(Self::NAME, "a GPT", gpt2::read, pretrained, seq_len)?;
         // Rows beyond the windows are kept, so that weights go back as they came.
         if let Some(rows) = pretrained.and_then(gpt2::positions) {
             found.give("n_positions", rows);
@@ -216,7 +216,7 @@ struct Block {
     activation: LinearActivation,
     mlp_proj: Linear,
     heads: usize,
-    /// Of the probabilities.
+    /// Dropout of the attention probabilities.
     dropout: Dropout,
     after_attention: Dropout,
     after_mlp: Dropout,
@@ -226,9 +226,7 @@ impl Block {
     fn new(config: &GptConfig, builder: &Builder) -> Result<Self> {
         let width = config.d_model;
         let heads = config.n_heads;
-        if heads == 0 || !width.is_multiple_of(heads) {
-            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
-        }
+        check_heads(width, heads)?;
         let residual = STD / ((2 * config.n_layers) as f64).sqrt();
         let bias = config.bias.then_some(Init::Constant(0.0));
         let linear = |builder: &Builder, inputs, outputs, std| {
@@ -258,9 +256,7 @@ impl Block {
         let dropout = self.dropout.drawn(pass);
         Attention { heads: self.heads, causal: true, dropout, precision: pass.precision }
     }
-}
 
-impl Block {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let y = self.ln_1.onnx(graph, x)?;
         let qkv = self.c_attn.onnx(graph, &y)?;

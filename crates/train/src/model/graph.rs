@@ -4,14 +4,13 @@
 //! A batch norm after a convolution, and a ReLU after either, are one operation, so a `resnet18` in
 //! layers is as fast as the registered one, and its numbers are identical to the bit.
 //!
-//! Recordings are padded to one length: of them the layers get the frames, and how many of each
-//! recording are its own.
+//! Recordings are padded to one length; the layers get the frames and the length of each recording.
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::speech::{heard, heard_onnx};
+use super::speech::{frames_and_lengths, frames_and_lengths_onnx};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::{Kind, Spec};
 use crate::model::layers::{Layers, Node, Site, run, run_onnx};
@@ -67,7 +66,7 @@ impl Architecture for GraphConfig {
     }
 }
 
-/// Whether a layer with parameters is called `key`, or is inside of one that is.
+/// True if a layer with parameters has the key `key`, or is inside one that has.
 fn has_layer(layers: &[LayerPlan], key: &str) -> bool {
     let is_there = |layer: &LayerPlan| {
         let rest = layer.path.strip_prefix(key);
@@ -80,7 +79,7 @@ fn has_layer(layers: &[LayerPlan], key: &str) -> bool {
 }
 
 impl Models {
-    /// Lets the model `graph` hold `layers`.
+    /// Sets the layers that the model `graph` may hold.
     pub fn hold_layers(&mut self, layers: &Layers) {
         let about = Spec::of::<GraphConfig>().about;
         let layers = layers.clone();
@@ -95,14 +94,14 @@ struct Graph {
     nodes: Vec<Node>,
 }
 
-/// What comes in.
+/// Kind of the samples.
 enum Samples {
     /// (n, c, h, w)
     Images,
-    /// Clean and noisy, with a row that says how many frames are no padding: (n, 2, frames + 1,
-    /// mels). The layers get the noisy frames.
+    /// (n, 2, frames + 1, mels): clean and noisy, with a row for the length. The layers get the
+    /// noisy frames.
     Speech,
-    /// As the layers take it.
+    /// Passed to the layers as they are.
     Others,
 }
 
@@ -111,7 +110,7 @@ impl Model for Graph {
         let y = match self.samples {
             Samples::Images => run(&self.nodes, ops::nchw_to_nhwc(input)?, pass),
             Samples::Speech => {
-                let (frames, lengths) = heard(input, 1)?;
+                let (frames, lengths) = frames_and_lengths(input, 1)?;
                 let lengths = Some(Lengths::new(lengths));
                 run(&self.nodes, frames, &ForwardContext { lengths, ..pass.clone() })
             }
@@ -125,7 +124,7 @@ impl Model for Graph {
         let x = match self.samples {
             Samples::Images => graph.images(input),
             Samples::Speech => {
-                let (frames, lengths) = heard_onnx(graph, input, 1);
+                let (frames, lengths) = frames_and_lengths_onnx(graph, input, 1);
                 graph.measure(lengths);
                 frames
             }

@@ -1,9 +1,9 @@
 //! A model's `config.json`, as it lies beside the weights on the `HuggingFace` hub -> the keys of
 //! `[model]`.
 //!
-//! What the file says of the model's mathematics is either taken over or refused by its name:
-//! weights that are computed with otherwise than they were trained have another loss, and nothing
-//! else would say so.
+//! Every key of the file that affects the computation is either taken over or refused by its name:
+//! weights used in another computation than that of their training have a larger loss, without any
+//! error.
 
 pub(super) mod gpt2;
 pub(super) mod llama;
@@ -18,64 +18,49 @@ use serde_json::{Map, Value};
 
 use super::pretrained::{Completion, DescriptionError as Error, Unfit, read_description};
 
-/// Name of the file.
 const FILE: &str = "config.json";
 
-/// How the file of a model is read.
-pub(super) struct Reader {
-    /// Our model.
-    pub(super) model: &'static str,
-    /// What the file describes.
-    pub(super) what: &'static str,
-    /// What the file says for windows of some tokens.
-    pub(super) read: fn(&Config, Option<u32>) -> Result<Completion, Refused>,
-}
-
-/// What the `config.json` beside the weights `pretrained` says for windows of `seq_len` tokens;
-/// nothing if there is none.
+/// Options from the `config.json` beside the weights `pretrained` for windows of `seq_len` tokens;
+/// none if there is no such file. `read` reads the description of `what`, for our `model`.
 pub(super) fn complete(
-    reader: &Reader,
+    model: &'static str,
+    what: &'static str,
+    read: fn(&Config, Option<u32>) -> Result<Completion, Refused>,
     pretrained: Option<&Path>,
     seq_len: Option<u32>,
 ) -> Result<Completion, Unfit> {
-    let beside = pretrained.and_then(Path::parent);
-    let Some(path) = beside.map(|folder| folder.join(FILE)) else {
-        return Ok(Completion::default());
-    };
-    described(reader, &path, seq_len).map_err(|error| Unfit::of_description(&error))
-}
-
-fn described(reader: &Reader, path: &Path, seq_len: Option<u32>) -> Result<Completion, Error> {
-    let &Reader { model, what, read: of } = reader;
-    let config: Config = match read_description(path, what) {
+    let Some(folder) = pretrained.and_then(Path::parent) else { return Ok(Completion::default()) };
+    let path = folder.join(FILE);
+    let config: Config = match read_description(&path, what) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Ok(Completion::default());
         }
-        config => config?,
+        config => config.map_err(|error| Unfit::of_description(&error))?,
     };
-    let path = path.to_owned();
-    of(&config, seq_len).map_err(|refused| match refused {
-        Refused::Format(source) => Error::Format { path, what, source },
-        Refused::Foreign(all) => Error::Unknown { path, model, what: all.join(", ") },
+    read(&config, seq_len).map_err(|refused| {
+        Unfit::of_description(&match refused {
+            Refused::Format(source) => Error::Format { path, what, source },
+            Refused::Unsupported(all) => Error::Unknown { path, model, what: all.join(", ") },
+        })
     })
 }
 
-/// The whole file.
+/// The content of the file.
 pub(super) type Config = Map<String, Value>;
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 pub(super) enum Refused {
-    /// A number is missing, or is none.
+    /// A number is missing or malformed.
     Format(serde_json::Error),
     /// Keys, with their values, that mean another computation.
-    Foreign(Vec<String>),
+    Unsupported(Vec<String>),
 }
 
-/// A key, and whether a value that is not null means what we compute.
+/// A key, and a predicate of its non-null values that we compute.
 type Rule<'a> = (&'a str, &'a dyn Fn(&Value) -> bool);
 
-/// The keys of `config` that break a rule, as they stand there.
-fn foreign(config: &Config, rules: &[Rule<'_>]) -> Vec<String> {
+/// Keys of `config` that break a rule, with their values.
+fn unsupported(config: &Config, rules: &[Rule<'_>]) -> Vec<String> {
     let found = rules.iter().filter_map(|(key, is_ours)| {
         let value = config.get(*key).filter(|value| !value.is_null() && !is_ours(value))?;
         Some(format!("`{key}` = {}", short(value)))
@@ -83,7 +68,7 @@ fn foreign(config: &Config, rules: &[Rule<'_>]) -> Vec<String> {
     found.collect()
 }
 
-/// A value as it stands in the file, if that fits a line.
+/// The JSON of a value, cut to the length of a line.
 fn short(value: &Value) -> String {
     const MAX_LENGTH: usize = 100;
     let text = value.to_string();
@@ -114,7 +99,7 @@ mod tests {
     use super::super::{Architecture, GptConfig, LlamaConfig};
     use super::*;
 
-    /// What a `config.json` with this text gives a Llama or a GPT for windows of 8 tokens.
+    /// Options of a Llama or a GPT from a `config.json` with this text, for windows of 8 tokens.
     pub(super) fn completed(name: &str, config: &str) -> Result<Completion, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
+use super::architecture::check_heads;
 use crate::nn::{
     self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear, Nonlinearity,
 };
@@ -121,9 +122,7 @@ impl MultiHead {
         heads: usize,
         dropout: f64,
     ) -> Result<Self> {
-        if heads == 0 || !width.is_multiple_of(heads) {
-            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
-        }
+        check_heads(width, heads)?;
         let linear = |name: &str| Linear::new(&builder.pp(name), width, width);
         let [q, k, v, out] = names;
         Ok(Self {

@@ -15,7 +15,7 @@ use crate::ops::{self, Activation, Window};
 
 const TIMM: &str = Library::Timm.words();
 
-/// What all norms of a network have.
+/// Options of all norms of a network.
 #[derive(Clone, Copy)]
 pub(super) struct Norms {
     pub(super) eps: f64,
@@ -49,7 +49,7 @@ pub(super) struct ConvSizes {
 }
 
 impl ConvNorm {
-    /// Registers `0`, the convolution, and `1`, its norm. `size` becomes that of the output.
+    /// Registers `0`, the convolution, and `1`, its norm. Sets `size` to that of the output.
     pub(super) fn new(
         builder: &Builder,
         sizes: ConvSizes,
@@ -110,12 +110,12 @@ pub(super) struct InvertedResidual {
     depthwise: ConvNorm,
     squeeze: Option<SqueezeExcitation>,
     project: ConvNorm,
-    /// Where x is added.
+    /// `None` = x is not added.
     drop_path: Option<DropPath>,
 }
 
 impl BlockOptions {
-    /// Says what timm calls the parts of the block at `builder`, which is its `other`.
+    /// Registers timm's names for the parts of the block at `builder`, which timm calls `other`.
     pub(super) fn call_by_timm(&self, builder: &Builder, other: &str) {
         let convs: &[[&str; 2]] = if self.expanded == self.inputs {
             &[["conv_dw", "bn1"], ["conv_pw", "bn2"]]
@@ -126,9 +126,9 @@ impl BlockOptions {
         let last = convs.len() - 1;
         let squeeze = usize::from(self.squeeze.is_some());
         for (i, names) in convs.iter().enumerate() {
-            let place = if i == last { i + squeeze } else { i };
+            let index = if i == last { i + squeeze } else { i };
             for (part, name) in names.iter().enumerate() {
-                block.pp(place).also_called(TIMM, &part.to_string(), format!("{other}.{name}"));
+                block.pp(index).also_called(TIMM, &part.to_string(), format!("{other}.{name}"));
             }
         }
         if self.squeeze.is_some() {
@@ -140,7 +140,7 @@ impl BlockOptions {
 }
 
 impl InvertedResidual {
-    /// `size` becomes that of the output.
+    /// Sets `size` to that of the output.
     pub(super) fn new(
         builder: &Builder,
         options: BlockOptions,
@@ -149,8 +149,8 @@ impl InvertedResidual {
     ) -> Result<Self> {
         let BlockOptions { inputs, expanded, outputs, kernel, stride, activation, .. } = options;
         let block = builder.pp("block");
-        let mut place = 0..;
-        let mut next = || block.pp(place.next().unwrap_or_default());
+        let mut index = 0..;
+        let mut next = || block.pp(index.next().unwrap_or_default());
         let pointwise =
             |inputs, outputs| ConvSizes { inputs, outputs, kernel: 1, stride: 1, groups: 1 };
         let widen = pointwise(inputs, expanded);
@@ -173,10 +173,8 @@ impl InvertedResidual {
                 .then(|| DropPath::new(&builder.pp("stochastic_depth"), options.skipped)),
         })
     }
-}
 
-impl InvertedResidual {
-    /// What a pass does, in a graph of ONNX.
+    /// The forward pass in a graph of ONNX.
     pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let mut y = x.clone();
         if let Some(expand) = &self.expand {

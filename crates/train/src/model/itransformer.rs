@@ -2,7 +2,7 @@
 //! github.com/thuml/iTransformer): each series of a window is one token, and so is each feature of
 //! its dates.
 //!
-//! Keys: `enc_embedding.value_embedding`, `encoder.attn_layers.{i}` (see `encoder.rs`),
+//! Keys: `enc_embedding.value_embedding`, `encoder.attn_layers.{i}` (see `informer_encoder.rs`),
 //! `encoder.norm`, `projector`.
 
 use candle_core::{Result, Tensor};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::informer_encoder::{Encoder, Sizes};
-use super::series::{Standardised, Window};
+use super::series::{InstanceNormOnnx, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, LayerNorm, Linear};
@@ -40,7 +40,7 @@ pub struct ITransformerConfig {
 }
 
 impl Default for ITransformerConfig {
-    /// Those of the authors' scripts.
+    /// The options of the authors' scripts.
     fn default() -> Self {
         Self { d_model: 512, n_heads: 8, d_ff: 512, n_layers: 2, dropout: 0.1 }
     }
@@ -50,29 +50,24 @@ impl Kind for ITransformerConfig {
     const NAME: &'static str = "itransformer";
 }
 
-impl ITransformerConfig {
-    fn sizes(&self) -> Sizes {
-        Sizes {
-            width: self.d_model,
-            heads: self.n_heads,
-            inner: self.d_ff,
-            layers: self.n_layers,
-            dropout: self.dropout,
-        }
-    }
-}
-
 impl Architecture for ITransformerConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
         let width = self.d_model;
+        let sizes = Sizes {
+            width,
+            heads: self.n_heads,
+            inner: self.d_ff,
+            layers: self.n_layers,
+            dropout: self.dropout,
+        };
         let embedding = builder.pp("enc_embedding");
         let encoder = builder.pp("encoder");
         Ok(Box::new(ITransformer {
             window,
             embedding: Linear::new(&embedding.pp("value_embedding"), window.seen, width)?,
             dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
-            encoder: Encoder::new(self.sizes(), &encoder)?,
+            encoder: Encoder::new(sizes, &encoder)?,
             norm: LayerNorm::new(&encoder.pp("norm"), width)?,
             projector: Linear::new(&builder.pp("projector"), width, window.next)?,
         }))
@@ -101,13 +96,13 @@ impl Model for ITransformer {
         let x = InstanceNorm::new(input, self.window.series, Deviation::Population)?;
         let tokens = self.embedding.forward(&x.rows, pass)?;
         let tokens = self.encoder.forward(&self.dropout.forward(&tokens, pass)?, pass)?;
-        // What came of the dates has done its work.
+        // The tokens of the dates are dropped.
         let tokens = ops::part(&self.norm.forward(&tokens)?, 1, 0, self.window.series)?;
         x.undo(&self.projector.forward(&tokens, pass)?)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
-        let x = Standardised::new(graph, input, self.window.series, Deviation::Population);
+        let x = InstanceNormOnnx::new(graph, input, self.window.series, Deviation::Population);
         let tokens = self.embedding.onnx(graph, &x.rows)?;
         let tokens = self.encoder.onnx(graph, &tokens)?;
         let tokens = self.norm.onnx(graph, &tokens)?;

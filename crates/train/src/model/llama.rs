@@ -150,8 +150,7 @@ impl Architecture for LlamaConfig {
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
     ) -> std::result::Result<Completion, Unfit> {
-        let reader = hub::Reader { model: Self::NAME, what: "a Llama", read: files::read };
-        let mut found = hub::complete(&reader, pretrained, seq_len)?;
+        let mut found = hub::complete(Self::NAME, "a Llama", files::read, pretrained, seq_len)?;
         found.options.extend(peft::complete(&self.lora)?);
         Ok(found)
     }
@@ -219,9 +218,7 @@ impl Layer {
             inner_norm: norm("post_attention_layernorm")?,
         })
     }
-}
 
-impl Layer {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let y = self.input_norm.onnx(graph, x)?;
         let y = self.attention.onnx(graph, &y)?;

@@ -50,7 +50,7 @@ impl Kind for MlpConfig {
 }
 
 impl MlpConfig {
-    /// The tables of vectors, and the numbers of a sample that are given to the first layer.
+    /// The embeddings, and the number of inputs of the first layer.
     fn embeddings(&self, plan: &ModelPlan, builder: &Builder) -> Result<(Vec<Table>, usize)> {
         let inputs: usize = plan.input.iter().product();
         let Some(dim) = self.embedding_dim else { return Ok((Vec::new(), inputs)) };
@@ -136,7 +136,8 @@ impl Table {
 }
 
 struct Mlp {
-    /// Of the last numbers of a sample; none where these are taken as they are.
+    /// Embeddings of the one-hot numbers at the end of a sample; none if these are inputs as they
+    /// are.
     tables: Vec<Table>,
     /// Each linear layer with the dropout after its activation; the last one's is not used.
     layers: Vec<(Linear, Dropout)>,

@@ -8,10 +8,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
@@ -28,11 +29,11 @@ use crate::plan::{Modality, ModelPlan};
 
 const TIMM: &str = Library::Timm.words();
 const MOMENTUM: f64 = 0.01;
-/// Eps of the norms of both libraries.
-const TORCHVISIONS_EPS: f64 = 1e-3;
-const TIMMS_OWN_EPS: f64 = 1e-5;
-/// Largest `norm_eps` of weights of timm, whose norms have 1e-5.
-const TIMMS_EPS: f64 = 1e-4;
+/// Epsilon of the norms of both libraries.
+const TORCHVISION_EPS: f64 = 1e-3;
+const TIMM_EPS: f64 = 1e-5;
+/// Largest `norm_eps` at which weights of timm load by their names.
+const MAX_TIMM_EPS: f64 = 1e-4;
 
 /// torchvision's `MobileNetV3` for small devices, 2.5 million parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,12 +45,12 @@ pub struct MobileNetV3Config {
     /// eps of the batch norms; with 1e-5, weights of timm load by their names.
     #[schemars(range(min = 0.0))]
     pub norm_eps: f64,
-    /// What its name says.
+    /// Size, which follows from the name.
     #[serde(skip)]
     pub size: MobileNetV3Size,
 }
 
-/// What the name says of a `MobileNetV3`.
+/// Size of a `MobileNetV3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MobileNetV3Size {
     /// `mobilenet_v3_small`
@@ -61,7 +62,7 @@ pub enum MobileNetV3Size {
 
 impl Default for MobileNetV3Config {
     fn default() -> Self {
-        Self { dropout: 0.2, norm_eps: TORCHVISIONS_EPS, size: MobileNetV3Size::Small }
+        Self { dropout: 0.2, norm_eps: TORCHVISION_EPS, size: MobileNetV3Size::Small }
     }
 }
 
@@ -151,9 +152,7 @@ fn divisible(n: usize) -> usize {
 
 impl Architecture for MobileNetV3Config {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         let norms = Norms { eps: self.norm_eps, momentum: MOMENTUM };
         let (rows, hidden) = match self.size {
             MobileNetV3Size::Small => (&SMALL[..], 1024),
@@ -174,7 +173,7 @@ impl Architecture for MobileNetV3Config {
         }
         let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
         let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, norms, hard)?;
-        if self.norm_eps <= TIMMS_EPS {
+        if self.norm_eps <= MAX_TIMM_EPS {
             self.call_by_timm(builder, rows, hidden);
         }
         let classifier = builder.pp("classifier");
@@ -198,16 +197,16 @@ impl Architecture for MobileNetV3Config {
 
     fn library(&self) -> Option<Library> {
         match self.norm_eps {
-            TIMMS_OWN_EPS => Some(Library::Timm),
-            TORCHVISIONS_EPS => Some(Library::Torchvision),
+            TIMM_EPS => Some(Library::Timm),
+            TORCHVISION_EPS => Some(Library::Torchvision),
             _ => None,
         }
     }
 
     fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
         let theirs = match library {
-            Library::Timm => TIMMS_OWN_EPS,
-            Library::Torchvision => TORCHVISIONS_EPS,
+            Library::Timm => TIMM_EPS,
+            Library::Torchvision => TORCHVISION_EPS,
             Library::Transformers => return Err(Naming::unknown()),
         };
         if self.norm_eps == theirs {
@@ -236,12 +235,12 @@ impl Architecture for MobileNetV3Config {
         let is_timms = misfit.unexpected.iter().any(|(key, _)| key == "conv_stem.weight");
         let help = "set `model.norm_eps = 1e-5`: the names are those of timm, whose batch norms \
                     have another eps";
-        (is_timms && self.norm_eps > TIMMS_EPS).then(|| help.to_owned())
+        (is_timms && self.norm_eps > MAX_TIMM_EPS).then(|| help.to_owned())
     }
 }
 
 impl MobileNetV3Config {
-    /// Says what timm calls each part.
+    /// Registers timm's names.
     fn call_by_timm(&self, builder: &Builder, rows: &[Row], hidden: usize) {
         let stages: &[usize] = match self.size {
             MobileNetV3Size::Small => &[1, 2, 3, 2, 3],

@@ -120,16 +120,16 @@ pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};
 pub use whitening::Whitening;
 
-/// What is trained: a forward function over parameters that were registered when it was built.
+/// A forward function over parameters that were registered when it was built.
 pub trait Model: Send + Sync {
     /// (n, ...) f32 -> (n, outputs) f32; a forecast is (n, time steps, series).
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
-    /// What the loss compares for a batch of `inputs` and `targets`: by default what
-    /// [`Model::forward`] answers, and the targets. A model that learns by another question (what
-    /// is noise here? what was masked?) asks it here. `draws` has the random numbers of each
-    /// sample: of the seed, the epoch and the sample, so that they are the same at any world size;
-    /// in evaluations the epoch does not matter.
+    /// Outputs and targets of the loss for a batch: by default those of [`Model::forward`], and
+    /// `targets`. A model with another training task (predicting noise, or masked tokens) overrides
+    /// it. `draws` are the keys of the samples' random numbers, derived from seed, epoch and
+    /// sample, so that they are the same at any world size; in evaluations the epoch does not
+    /// matter.
     fn compare(
         &self,
         inputs: &Tensor,
@@ -141,8 +141,8 @@ pub trait Model: Send + Sync {
         Ok(Comparison { outputs: self.forward(inputs, pass)?, targets: targets.clone() })
     }
 
-    /// What the model answers to `inputs`, in the shape of the targets, where that is not what
-    /// [`Model::compare`] compares; evaluations measure its errors. `draws` as there.
+    /// Predictions for `inputs`, in the shape of the targets, if they are not the outputs of
+    /// [`Model::compare`]; evaluations measure their errors. `draws` as there.
     fn answer(
         &self,
         inputs: &Tensor,
@@ -153,21 +153,21 @@ pub trait Model: Send + Sync {
         Ok(None)
     }
 
-    /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has
-    /// the shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model
-    /// is not exported as ONNX.
+    /// Writes [`Model::forward`] in evaluation mode into an ONNX graph, node by node; `input` has
+    /// the shape that `forward` takes. Layers of [`crate::nn`] have an `onnx` of their own. Without
+    /// it the model cannot be exported as ONNX.
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let _ = (graph, input);
         bail!("it does not say how it is written (`Model::onnx`)")
     }
 
-    /// Whether [`Model::answer`] takes many passes, so that not every evaluation needs one.
+    /// True if [`Model::answer`] takes many passes, so that not every evaluation calls it.
     fn samples(&self) -> bool {
         false
     }
 }
 
-/// What `model` answers to `inputs`; each sample draws from its key, if the model draws.
+/// Predictions of `model` for `inputs`; each sample draws from its key, if the model draws.
 pub fn asked(
     model: &dyn Model,
     inputs: &Tensor,
@@ -180,17 +180,16 @@ pub fn asked(
     }
 }
 
-/// What a loss compares.
+/// Arguments of a loss.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// In the graph.
+    /// Outputs, in the graph.
     pub outputs: Tensor,
-    /// What they should be.
     pub targets: Tensor,
 }
 
 impl Default for Models {
-    /// Those that come with ddprun.
+    /// The models that come with ddprun.
     fn default() -> Self {
         let mut all = Self(Registry::empty());
         all.add::<MlpConfig>();

@@ -25,7 +25,7 @@ impl Library {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Timm, Self::Torchvision, Self::Transformers];
 
-    /// Its name.
+    /// Name in messages and in [`Builder::also_called`](crate::nn::Builder::also_called).
     pub const fn words(self) -> &'static str {
         match self {
             Self::Timm => "timm",
@@ -35,23 +35,23 @@ impl Library {
     }
 }
 
-/// How weights are written for a library.
+/// Names and layout of weights for a library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Naming {
-    /// As GPT-2: linear layers are (inputs, outputs), all layers have biases, and the output layer
-    /// is the embedding without a name of its own.
+    /// GPT-2's layout: linear layers are (inputs, outputs), all layers have biases, and the output
+    /// layer is the embedding, without a name of its own.
     pub is_gpt2: bool,
     /// The model's `config.json`.
     pub config: Option<Value>,
 }
 
 impl Naming {
-    /// The model's own names and layouts, with a description.
+    /// The model's own names and layout, with a description.
     pub fn with_config(config: Value) -> Self {
         Self { config: Some(config), is_gpt2: false }
     }
 
-    /// The own names of a model that timm and torchvision both have.
+    /// The own names of a model that both timm and torchvision have.
     pub fn of_vision(library: Library) -> Result<Self, String> {
         match library {
             Library::Timm | Library::Torchvision => Ok(Self::default()),
@@ -59,13 +59,13 @@ impl Naming {
         }
     }
 
-    /// Why a library that does not have the model cannot read its weights.
+    /// The error for a library that does not have the model.
     pub fn unknown() -> String {
         "has no such model".to_owned()
     }
 }
 
-/// Weights as a library reads them.
+/// Weights in the names and layout of a library.
 #[derive(Debug)]
 pub struct Written {
     /// A safetensors file.
@@ -76,13 +76,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// Those of ddprun's own.
+    /// Weights as ddprun has them.
     pub fn own(weights: &[u8]) -> Self {
         Self { weights: weights.to_vec(), config: None, library: None }
     }
 }
 
-/// The library whose names the tensors of a file have, where these are not the model's own.
+/// The library whose names the tensors of a file have, if these are not the model's own.
 pub(super) fn library_of(file: &Header, params: &Params) -> Option<Library> {
     let is_gpt2 = file.iter().any(|(key, held)| {
         let ours = params.parameters().iter().find(|ours| {
@@ -106,15 +106,15 @@ pub(super) fn library_of(file: &Header, params: &Params) -> Option<Library> {
     Library::ALL.into_iter().find(|library| library.words() == found)
 }
 
-/// A tensor on its way.
-struct Moved<'a> {
+/// A tensor under its name in the library.
+struct RenamedTensor<'a> {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Cow<'a, [u8]>,
 }
 
-/// `weights`, a state dict of the model of `params`, as `library` reads them.
+/// Converts `weights`, a state dict of the model of `params`, to the names and layout of `library`.
 pub(super) fn written(
     weights: &[u8],
     params: &Params,
@@ -123,7 +123,7 @@ pub(super) fn written(
 ) -> Result<Written, String> {
     let in_words = |error: SafeTensorError| error.to_string();
     let file = SafeTensors::deserialize(weights).map_err(in_words)?;
-    let mut tensors: Vec<Moved<'_>> = Vec::new();
+    let mut tensors: Vec<RenamedTensor<'_>> = Vec::new();
     let held = file.tensors();
     for (name, view) in &held {
         let is_alias = params.aliases().iter().any(|(alias, _)| alias == name);
@@ -135,19 +135,19 @@ pub(super) fn written(
         let bytes = view.data();
         let (name, other) = params.name_in(library.words(), name).unwrap_or((name.clone(), None));
         let shape = other.map_or(shape, <[usize]>::to_vec);
-        let is_turned = naming.is_gpt2 && is_conv1d(&name);
+        let is_transposed = naming.is_gpt2 && is_conv1d(&name);
         let (shape, bytes) = match shape[..] {
-            [rows, columns] if is_turned => {
-                (vec![columns, rows], Cow::Owned(turned(bytes, rows, columns)))
+            [rows, columns] if is_transposed => {
+                (vec![columns, rows], Cow::Owned(transposed(bytes, rows, columns)))
             }
             _ => (shape, Cow::Borrowed(bytes)),
         };
-        tensors.push(Moved { name, dtype, shape, bytes });
+        tensors.push(RenamedTensor { name, dtype, shape, bytes });
     }
     if naming.is_gpt2 {
         add_biases(&mut tensors);
     }
-    let views = tensors.iter().map(|Moved { name, dtype, shape, bytes }| {
+    let views = tensors.iter().map(|RenamedTensor { name, dtype, shape, bytes }| {
         Ok((name.as_str(), TensorView::new(*dtype, shape.clone(), bytes)?))
     });
     let views: Vec<_> = views.collect::<Result<_, SafeTensorError>>().map_err(in_words)?;
@@ -156,25 +156,25 @@ pub(super) fn written(
     Ok(Written { weights, config: naming.config, library: Some(library) })
 }
 
-/// Rows and columns of f32 exchanged.
-fn turned(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
+/// Transposes a matrix of f32.
+fn transposed(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let values = bytes.as_chunks::<4>().0;
-    let places = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
-    places.flat_map(|place| values[place]).collect()
+    let indices = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
+    indices.flat_map(|index| values[index]).collect()
 }
 
-/// Biases of zero for the layers of GPT-2 that have none: they compute the same.
-fn add_biases(tensors: &mut Vec<Moved<'_>>) {
+/// Adds biases of zero to the layers of GPT-2 that have none, which changes no result.
+fn add_biases(tensors: &mut Vec<RenamedTensor<'_>>) {
     let is_linear_or_norm =
         |name: &str| is_conv1d(name) || name.contains(".ln_") && name.ends_with(".weight");
-    let missing: Vec<Moved<'_>> = tensors
+    let missing: Vec<RenamedTensor<'_>> = tensors
         .iter()
         .filter(|tensor| is_linear_or_norm(&tensor.name))
         .filter_map(|tensor| {
             let name = format!("{}.bias", tensor.name.strip_suffix(".weight")?);
             let is_there = tensors.iter().any(|other| other.name == name);
             let width = *tensor.shape.last()?;
-            (!is_there).then(|| Moved {
+            (!is_there).then(|| RenamedTensor {
                 name,
                 dtype: Dtype::F32,
                 shape: vec![width],
@@ -204,7 +204,7 @@ mod tests {
         plan
     }
 
-    /// The model's weights, and what `library` gets of them.
+    /// The model's weights, and the same for `library`.
     fn exported(plan: &ModelPlan, library: Library) -> Result<(Vec<u8>, Written), String> {
         let models = Models::default();
         let (_, params) = models.instantiate(plan, 1).unwrap();

@@ -1,8 +1,8 @@
-//! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), speech without labels: a
-//! `FastConformer` hears noisy speech of which blocks are masked, and predicts there the tokens
-//! that a frozen random projection gives the clean speech (BEST-RQ, Chiu et al., 2022). As in
-//! NVIDIA `NeMo`, but that every utterance has at least one masked token: `NeMo`'s may have none,
-//! and a batch of such has no loss.
+//! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), pre-training on speech without
+//! labels: a `FastConformer` gets noisy speech with masked blocks, and predicts for these the
+//! tokens that a frozen random projection makes of the clean speech (BEST-RQ, Chiu et al., 2022).
+//! As in NVIDIA `NeMo`, except that every utterance has at least one masked token: in `NeMo` it may
+//! have none, and a batch of such utterances has no loss.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen
 //! `quantizer.codebooks`, `quantizer.proj`, `mask_processor.mask_embedding`.
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
-use super::speech::{frames_and_mels, heard, heard_onnx};
+use super::speech::{frames_and_lengths, frames_and_lengths_onnx, frames_and_mels};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
@@ -21,9 +21,9 @@ use crate::ops::Window;
 use crate::plan::{Modality, ModelPlan};
 use crate::rng::Key;
 
-/// Share of the frames of a group that must be masked for its token to be asked for.
+/// Share of the frames of a group that must be masked for its token to be predicted.
 const MIN_MASKED_SHARE: f64 = 0.8;
-/// Masks of utterances that are hardly longer than a block.
+/// Masked frames of utterances that are hardly longer than a block.
 const SHORT_MASK: usize = 8;
 
 /// NEST: speech without labels, by predicting the tokens of masked blocks.
@@ -84,19 +84,6 @@ impl Kind for NestConfig {
     const NAME: &'static str = "nest";
 }
 
-impl NestConfig {
-    fn sizes(&self) -> Sizes {
-        Sizes {
-            width: self.d_model,
-            heads: self.n_heads,
-            layers: self.n_layers,
-            kernel: self.kernel_size,
-            channels: self.subsampling_channels,
-            dropout: self.dropout,
-        }
-    }
-}
-
 impl Architecture for NestConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         Ok(Box::new(Nest::new(self, &plan.input, builder)?))
@@ -111,7 +98,7 @@ impl Architecture for NestConfig {
     }
 }
 
-/// Pre-training.
+/// The pre-training model.
 pub struct Nest {
     config: NestConfig,
     encoder: FastConformer,
@@ -125,7 +112,15 @@ impl Nest {
     /// Registers its parameters, for samples of the shape (2, frames + 1, mels).
     pub fn new(config: &NestConfig, input: &[usize], builder: &Builder) -> Result<Self> {
         let [frames, mels] = frames_and_mels(input)?;
-        let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
+        let sizes = Sizes {
+            width: config.d_model,
+            heads: config.n_heads,
+            layers: config.n_layers,
+            kernel: config.kernel_size,
+            channels: config.subsampling_channels,
+            dropout: config.dropout,
+        };
+        let encoder = FastConformer::new(sizes, &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
         let inputs = config.d_model;
         let outputs = config.codebook_size;
@@ -155,7 +150,7 @@ impl Nest {
         })
     }
 
-    /// The token of every eight frames of clean features (n, frames, mels): (n, frames / 8).
+    /// Tokens of clean features (n, frames, mels), one for every eight frames: (n, frames / 8).
     pub fn tokens(&self, clean: &Tensor) -> Result<Tensor> {
         let (n, frames, mels) = clean.dims3()?;
         let stacked = clean
@@ -168,8 +163,8 @@ impl Nest {
         nearest.reshape((n, frames / SUBSAMPLING_FACTOR))
     }
 
-    /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which
-    /// those marked by `mask` (n, frames) are hidden: (n, frames / 8, width).
+    /// Encodes noisy features (n, frames, mels) with the frames in `mask` (n, frames) hidden: (n,
+    /// frames / 8, width).
     pub fn encode(
         &self,
         noisy: &Tensor,
@@ -183,7 +178,7 @@ impl Nest {
         Ok(self.encoder.forward(&hidden.broadcast_add(&shown)?, lengths, pass)?.0)
     }
 
-    /// Scores of every token for what was encoded: (n, frames / 8, tokens).
+    /// Scores of all tokens for encoded frames: (n, frames / 8, tokens).
     pub fn scores(&self, encoded: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.decoder.forward(encoded, pass)
     }
@@ -206,7 +201,7 @@ impl Nest {
         })
     }
 
-    /// Which of `frames` are masked of an utterance of `length`.
+    /// Draws the mask over `frames` of an utterance of `length`; 1 = masked.
     fn draw(&self, key: Key, length: usize, frames: usize) -> Vec<f32> {
         let block = self.config.mask_block;
         let mut mask = vec![0.0; frames];
@@ -214,17 +209,17 @@ impl Nest {
             mask[..SHORT_MASK.min(frames)].fill(1.0);
             return mask;
         }
-        let places = length - block;
-        let starts: Vec<usize> = (0..places)
-            .filter(|&place| key.uniform(place as u64) < self.config.mask_prob)
+        let n_starts = length - block;
+        let starts: Vec<usize> = (0..n_starts)
+            .filter(|&start| key.uniform(start as u64) < self.config.mask_prob)
             .collect();
-        let one = [(key.uniform(places as u64) * places as f64) as usize];
+        let one = [(key.uniform(n_starts as u64) * n_starts as f64) as usize];
         for &start in if starts.is_empty() { &one[..] } else { &starts } {
             mask[start..start + block].fill(1.0);
         }
-        if !asks(&mask) {
-            // Short blocks may lie across groups, none of which they hide; one that begins with a
-            // group hides it.
+        if !has_masked_token(&mask) {
+            // Short blocks may lie across groups and hide none; a block that begins with a group
+            // hides it.
             let start = one[0] / SUBSAMPLING_FACTOR * SUBSAMPLING_FACTOR;
             mask[start..start + block].fill(1.0);
         }
@@ -232,15 +227,15 @@ impl Nest {
     }
 }
 
-/// Whether so much of a group of frames is masked that its token is asked for.
-fn asks(mask: &[f32]) -> bool {
+/// True if enough frames of a group are masked for its token to be predicted.
+fn has_masked_token(mask: &[f32]) -> bool {
     let is_masked = |group: &[f32]| {
         f64::from(group.iter().sum::<f32>()) > MIN_MASKED_SHARE * SUBSAMPLING_FACTOR as f64
     };
     mask.chunks_exact(SUBSAMPLING_FACTOR).any(is_masked)
 }
 
-/// Rows of length 1.
+/// Normalises rows to length 1.
 fn unit(rows: &Tensor) -> Result<Tensor> {
     let length = rows.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
     rows.broadcast_div(&length.maximum(1e-12)?)
@@ -250,7 +245,7 @@ impl Model for Nest {
     /// (n, 2, frames + 1, mels) -> scores of the tokens of noisy speech without a mask, (n, frames
     /// / 8, tokens).
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (noisy, lengths) = heard(input, 1)?;
+        let (noisy, lengths) = frames_and_lengths(input, 1)?;
         let (n, frames, _) = noisy.dims3()?;
         let mask = Tensor::zeros((n, frames), noisy.dtype(), noisy.device())?;
         self.scores(&self.encode(&noisy, &mask, &lengths, pass)?, pass)
@@ -264,7 +259,8 @@ impl Model for Nest {
         draws: &[Key],
         pass: &ForwardContext,
     ) -> Result<Comparison> {
-        let ((clean, _), (noisy, lengths)) = (heard(inputs, 0)?, heard(inputs, 1)?);
+        let ((clean, _), (noisy, lengths)) =
+            (frames_and_lengths(inputs, 0)?, frames_and_lengths(inputs, 1)?);
         let (n, frames, _) = noisy.dims3()?;
         let utterances = draws.iter().zip(&lengths);
         let mask: Vec<f32> =
@@ -275,7 +271,7 @@ impl Model for Nest {
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
-        let (noisy, lengths) = heard_onnx(graph, input, 1);
+        let (noisy, lengths) = frames_and_lengths_onnx(graph, input, 1);
         let (encoded, _) = self.encoder.onnx(graph, &noisy, &lengths)?;
         self.decoder.onnx(graph, &encoded, 0)
     }
@@ -317,7 +313,7 @@ mod tests {
             for sample in 0..200 {
                 let length = 20 + sample as usize % 76;
                 let mask = nest.draw(key(sample), length, 96);
-                assert!(asks(&mask), "block {block}, utterance {sample}");
+                assert!(has_masked_token(&mask), "block {block}, utterance {sample}");
                 assert!(mask[length..].iter().all(|&m| m == 0.0));
             }
         }

@@ -4,14 +4,14 @@
 //! linear layer from all tokens to the forecast.
 //!
 //! Keys: `patch_embedding.value_embedding.weight`, `patch_embedding.position_embedding.pe`,
-//! `encoder.attn_layers.{i}` (see `encoder.rs`), `encoder.norm.1`, `head.linear`.
+//! `encoder.attn_layers.{i}` (see `informer_encoder.rs`), `encoder.norm.1`, `head.linear`.
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::informer_encoder::{Encoder, Sizes};
-use super::series::{Standardised, Window};
+use super::series::{InstanceNormOnnx, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, ForwardContext, Linear};
@@ -50,7 +50,7 @@ pub struct PatchTstConfig {
 }
 
 impl Default for PatchTstConfig {
-    /// Those of the authors' scripts.
+    /// The options of the authors' scripts.
     fn default() -> Self {
         Self {
             d_model: 128,
@@ -68,18 +68,6 @@ impl Kind for PatchTstConfig {
     const NAME: &'static str = "patchtst";
 }
 
-impl PatchTstConfig {
-    fn sizes(&self) -> Sizes {
-        Sizes {
-            width: self.d_model,
-            heads: self.n_heads,
-            inner: self.d_ff,
-            layers: self.n_layers,
-            dropout: self.dropout,
-        }
-    }
-}
-
 impl Architecture for PatchTstConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
@@ -94,6 +82,13 @@ impl Architecture for PatchTstConfig {
         if patches > POSITIONS {
             bail!("{patches} patches are more than {POSITIONS}: raise `stride`");
         }
+        let sizes = Sizes {
+            width,
+            heads: self.n_heads,
+            inner: self.d_ff,
+            layers: self.n_layers,
+            dropout: self.dropout,
+        };
         let embedding = builder.pp("patch_embedding");
         let positions = embedding.pp("position_embedding");
         let encoder = builder.pp("encoder");
@@ -103,7 +98,7 @@ impl Architecture for PatchTstConfig {
             value_embedding: Linear::without_bias(&embedding.pp("value_embedding"), length, width)?,
             positions: positions.constant("pe", &[1, POSITIONS, width], || waves(width))?,
             dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
-            encoder: Encoder::new(self.sizes(), &encoder)?,
+            encoder: Encoder::new(sizes, &encoder)?,
             norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, window.series * patches, 1.0)?,
             head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.next)?,
             head_dropout: Dropout::new(&builder.pp("head").pp("dropout"), self.dropout),
@@ -129,7 +124,7 @@ fn waves(width: usize) -> Vec<f32> {
     (0..POSITIONS).flat_map(|p| (0..width).map(move |f| value(p, f))).collect()
 }
 
-/// How a series is cut.
+/// Patches of a series.
 struct Patches {
     length: usize,
     stride: usize,
@@ -145,17 +140,15 @@ impl Patches {
         let patch = |i| x.narrow(1, i * self.stride, self.length);
         Tensor::stack(&(0..self.count).map(patch).collect::<Result<Vec<_>>>()?, 1)
     }
-}
 
-impl Patches {
-    /// [`Patches::cut`] in a graph of ONNX: the places of each patch, some of them beyond the end.
+    /// [`Patches::cut`] in a graph of ONNX: gathers the steps of each patch, some beyond the end.
     fn cut_onnx(&self, graph: &mut Graph, x: &Value) -> Value {
         let last = x.features() - 1;
-        let places = (0..self.count).flat_map(|i| i * self.stride..i * self.stride + self.length);
-        let places: Vec<i64> = places.map(|place| place.min(last) as i64).collect();
-        let places = graph.integers(&places);
+        let steps = (0..self.count).flat_map(|i| i * self.stride..i * self.stride + self.length);
+        let steps: Vec<i64> = steps.map(|step| step.min(last) as i64).collect();
+        let steps = graph.integers(&steps);
         let dims = [None, Some(self.count * self.length)];
-        let cut = graph.node("Gather", &[x, &places], &[Attribute::Int("axis", 1)], &dims);
+        let cut = graph.node("Gather", &[x, &steps], &[Attribute::Int("axis", 1)], &dims);
         graph.reshaped(&cut, &[0, self.count as i64, self.length as i64])
     }
 }
@@ -192,7 +185,7 @@ impl Model for PatchTst {
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let Window { seen, next, series, .. } = self.window;
         let windows = self.window.series_onnx(graph, input);
-        let x = Standardised::new(graph, &windows, series, Deviation::Population);
+        let x = InstanceNormOnnx::new(graph, &windows, series, Deviation::Population);
         let rows = graph.shaped(&x.rows, &[seen]);
         let patches = self.patches.cut_onnx(graph, &rows);
         let tokens = self.value_embedding.onnx(graph, &patches)?;

@@ -1,4 +1,5 @@
-//! PEFT's `adapter_config.json`, as it lies beside trained adapters -> the keys of `[model.lora]`.
+//! `[model.lora]`: low-rank adapters, whose keys can be completed from PEFT's `adapter_config.json`
+//! beside trained adapters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,14 +36,14 @@ pub struct Lora {
     pub adapters: Option<PathBuf>,
 }
 
-/// Layers that have an adapter where none are named.
+/// Layers that have an adapter by default.
 const TARGETS: [&str; 2] = ["q_proj", "v_proj"];
 /// Layers that can have one.
 const LAYERS: [&str; 7] =
     ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
 impl Lora {
-    /// The adapters with all their numbers; `None` = the model itself is trained.
+    /// The adapters with all defaults applied; `None` = the model itself is trained.
     pub fn decided(&self) -> Option<LoraConfig> {
         let targets = || TARGETS.map(str::to_owned).to_vec();
         Some(LoraConfig {
@@ -53,7 +54,7 @@ impl Lora {
         })
     }
 
-    /// What is wrong with the keys together.
+    /// Problems with combinations of keys.
     pub(super) fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
         let given = [
@@ -79,11 +80,11 @@ impl Lora {
     }
 }
 
-/// Names of the files of a folder of adapters.
+/// Files of a folder of adapters.
 pub const CONFIG: &str = "adapter_config.json";
 pub const ADAPTERS: &str = "adapter_model.safetensors";
 
-/// What is read of it, and what must not be there.
+/// Fields that are read, and fields that must have their default.
 #[derive(Deserialize)]
 struct Config {
     r: usize,
@@ -113,8 +114,8 @@ struct Config {
     modules_to_save: Value,
 }
 
-/// `lora` with what the description of the adapters to start from says, as an option of a Llama.
-/// Nothing if none are named.
+/// `lora` completed by the description of the adapters to start from, as an option of a Llama; no
+/// option if it names none.
 pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);
@@ -125,13 +126,13 @@ pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
     Ok(Options::from([("lora".to_owned(), value)]))
 }
 
-/// The keys that are absent; those that are given must be the file's.
+/// Fills in absent keys; given keys must equal the file's.
 fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
     let unknown = |key: &str, value: &Value| {
         let what = format!("`{key}` = {value}");
         Err(Error::Unknown { path: path.to_owned(), model: "llama", what })
     };
-    if let Some((key, value)) = foreign(config) {
+    if let Some((key, value)) = unsupported(config) {
         return unknown(key, value);
     }
     let named: Option<Vec<String>> = config
@@ -165,7 +166,7 @@ fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
 }
 
 /// The first key whose value means another computation.
-fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
+fn unsupported(config: &Config) -> Option<(&'static str, &Value)> {
     let is_off = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::Object(map) => map.is_empty(),
@@ -205,7 +206,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// What `ddprun checkpoint export --peft` writes for adapters of rank 4.
+    /// The description that `ddprun checkpoint export --peft` writes for adapters of rank 4.
     const EXPORTED: &str = r#"{"peft_type": "LORA", "task_type": "CAUSAL_LM",
         "base_model_name_or_path": null, "r": 4, "lora_alpha": 8.5, "lora_dropout": 0.1,
         "target_modules": ["v_proj", "q_proj"], "bias": "none", "fan_in_fan_out": false,

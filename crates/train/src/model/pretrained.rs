@@ -14,14 +14,13 @@ use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Unfit {
-    /// Key of the experiment that is wrong.
+    /// Key of the experiment that is to be changed.
     pub key: &'static str,
     pub what: String,
-    /// What to do.
     pub help: Option<String>,
 }
 
-/// The file of weights at `path`: that of a checkpoint of ddprun's own if it is a folder.
+/// The file of weights at `path`, which may be the folder of a ddprun checkpoint.
 pub(super) fn weights_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() }
 }
@@ -71,29 +70,28 @@ impl Unfit {
     }
 }
 
-/// The model among `others` that the tensors of `file` are probably of, by their names: few of the
-/// names differ from its own, and far fewer than in `misfit`.
+/// The model among `others` that `file` probably belongs to: few of its tensors' names differ from
+/// the model's, and far fewer than in `misfit`.
 pub(super) fn likeliest<'a>(
     others: impl Iterator<Item = (&'a str, Wanted)>,
     file: &Header,
     misfit: &Misfit,
 ) -> Option<&'a str> {
-    let here = strangers(misfit);
+    let here = n_renamed(misfit);
     let counted = others.map(|(name, wanted)| {
         let found = fit(&wanted, file, Strict::All).err();
-        (found.as_ref().map_or(0, strangers), name)
+        (found.as_ref().map_or(0, n_renamed), name)
     });
     let (differ, name) = counted.min_by_key(|(differ, _)| *differ)?;
     (differ * 10 <= file.len() && differ * 2 < here).then_some(name)
 }
 
-/// Names that only one of both has.
-fn strangers(misfit: &Misfit) -> usize {
+/// Number of names that either the model or the file has, but not both.
+fn n_renamed(misfit: &Misfit) -> usize {
     misfit.missing.len() + misfit.unexpected.len()
 }
 
-/// What to do about weights that do not fit, where that can be told. The names may be those of an
-/// `other` model.
+/// Remedy for weights that do not fit. The names may be those of an `other` model.
 pub(super) fn misfit_help(
     except_head: bool,
     head: &[&str],
@@ -116,48 +114,43 @@ pub(super) fn misfit_help(
     if let Some(help) = own() {
         return help;
     }
-    if !misfit.mismatched.is_empty() && strangers(misfit) == 0 {
+    if !misfit.mismatched.is_empty() && n_renamed(misfit) == 0 {
         return "give the model the sizes of these weights in `[model]`".to_owned();
     }
     "choose weights of this model, or the model these weights belong to".to_owned()
 }
 
-/// Why a description was not understood.
+/// Why a JSON description beside weights or adapters cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// The file could not be read.
     #[error("`{}` cannot be read: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// Not JSON, or without the numbers that are needed.
     #[error("`{}` does not describe {what}: {source}", path.display())]
     Format {
         path: PathBuf,
-        /// What it should describe.
+        /// Expected content.
         what: &'static str,
-        /// What is wrong.
         source: serde_json::Error,
     },
     /// A variant that is computed differently.
     #[error("`{}` has {what}, which `{model}` does not compute", path.display())]
     Unknown {
         path: PathBuf,
-        /// Our model.
+        /// The chosen model.
         model: &'static str,
         /// The key and its value.
         what: String,
     },
-    /// The experiment says something else.
+    /// The experiment has another value.
     #[error("`model.lora.{key}` is {given}, but `{}` has {found}", path.display())]
     Differs {
         path: PathBuf,
         key: &'static str,
-        /// In the experiment.
+        /// Value in the experiment.
         given: String,
-        /// In the file.
+        /// Value in the file.
         found: String,
     },
 }
@@ -173,16 +166,16 @@ pub(super) fn read_description<T: DeserializeOwned>(
     serde_json::from_slice(&bytes).map_err(format)
 }
 
-/// Options that say how a model is trained, and not what it is.
-const OF_TRAINING: [&str; 3] = ["lora", "freeze_backbone", "backbone_mode"];
+/// Options of training, which do not change the model.
+const TRAINING_OPTIONS: [&str; 3] = ["lora", "freeze_backbone", "backbone_mode"];
 
-/// The options of a trained model that one that starts from its weights has, too.
+/// Options of a trained model that a model which starts from its weights takes over.
 pub fn inherited(mut options: Options) -> Options {
-    options.retain(|key, _| !OF_TRAINING.contains(&key.as_str()));
+    options.retain(|key, _| !TRAINING_OPTIONS.contains(&key.as_str()));
     options
 }
 
-/// Options that were read from files; those that the experiment gives come before them.
+/// Options read from files; those of the experiment take precedence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
     pub options: Options,
@@ -191,12 +184,10 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// No options yet.
     pub(super) fn of_outputs(outputs: u32) -> Self {
         Self { outputs: Some(outputs), options: Options::new() }
     }
 
-    /// Adds an option.
     pub(super) fn give(&mut self, key: &str, value: impl Serialize) {
         if let Ok(value) = serde_json::to_value(value) {
             self.options.insert(key.to_owned(), value);
@@ -213,7 +204,7 @@ mod tests {
     use super::*;
     use crate::nn::state_dict::save_state_dict;
 
-    /// What is said of weights of `of` with `outputs`, for a `model` of 5 outputs.
+    /// Checks weights of the model `of` with `outputs` against a `model` of 5 outputs.
     fn told(model: &str, (of, outputs): (&str, usize), except_head: bool) -> Result<(), Unfit> {
         let registry = Models::default();
         let (_, params) = registry.instantiate(&plan(of, &[3, 8, 8], outputs), 1).unwrap();

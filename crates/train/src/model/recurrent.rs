@@ -1,5 +1,4 @@
-//! `lstm` and `gru`: a recurrent network reads the steps, and one linear layer answers from its
-//! last state.
+//! `lstm` and `gru`: a recurrent network over the steps, and a linear layer on its last state.
 //!
 //! Keys: `rnn.{weight,bias}_{ih,hh}_l{i}` as of `torch.nn.LSTM` and `GRU`, `fc`.
 
@@ -30,12 +29,12 @@ pub struct RecurrentConfig {
     /// dropout between layers, and before the last one.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// What its name says.
+    /// Cell, which follows from the name.
     #[serde(skip)]
     pub network: RecurrentNetwork,
 }
 
-/// What the name says of a recurrent network.
+/// Cell of a recurrent network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecurrentNetwork {
     /// `lstm`
@@ -131,8 +130,8 @@ struct Net {
 }
 
 impl Net {
-    /// What each direction has read at its end, (n, 1, features): of the one that reads from the
-    /// end, the first step.
+    /// Final state of each direction, (n, 1, features): that of the backward direction is at the
+    /// first step.
     fn last(&self, states: &Tensor) -> Result<Tensor> {
         let (_, steps, features) = states.dims3()?;
         let forward = ops::part(states, 1, steps - 1, 1)?;
@@ -148,9 +147,7 @@ impl Net {
         let last = self.last(&self.rnn.forward(x, pass)?)?;
         self.fc.forward(&self.dropout.forward(&last, pass)?, pass)
     }
-}
 
-impl Net {
     /// [`Net::last`] in a graph of ONNX.
     fn last_onnx(&self, graph: &mut Graph, states: &Value) -> Value {
         let steps = states.dims()[1].unwrap_or(1);

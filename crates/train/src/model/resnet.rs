@@ -57,7 +57,7 @@ pub struct ResNetConfig {
     /// first part of all parameter names, such as "resnet18" in `resnet18.conv1.weight`; "" for
     /// none.
     pub prefix: String,
-    /// What its name says: how deep it is.
+    /// Variant, which follows from the name.
     #[serde(skip)]
     pub variant: Variant,
 }
@@ -95,13 +95,12 @@ pub enum HeadKind {
     Hidden,
 }
 
-/// What the name says of a residual network.
+/// Size of a residual network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub name: &'static str,
     /// Blocks of each stage.
     pub blocks: &'static [usize],
-    /// What a block holds.
     pub block: Block,
     /// Three stages from 16 channels, or four from 64.
     pub is_small: bool,
@@ -196,8 +195,8 @@ impl ResNetConfig {
             .with_last_gamma(last_gamma)
     }
 
-    /// Whether torchvision and timm have it, under the same names.
-    fn is_torchvisions(&self) -> bool {
+    /// True if torchvision and timm have it, under the same names.
+    fn is_torchvision(&self) -> bool {
         !self.variant.is_small
             && self.prefix.is_empty()
             && self.stem == Stem::Imagenet
@@ -205,7 +204,7 @@ impl ResNetConfig {
             && self.head == HeadKind::Linear
     }
 
-    /// What the last layer is called.
+    /// Name of the last layer.
     fn last_layer(&self) -> &'static str {
         match self.shortcut {
             Shortcut::Projection => "fc",
@@ -213,7 +212,7 @@ impl ResNetConfig {
         }
     }
 
-    /// Whether the backbone keeps its running statistics while the head trains, and drops nothing.
+    /// True if the backbone runs in evaluation mode while the head trains.
     fn backbone_in_eval(&self) -> bool {
         self.freeze_backbone && self.backbone_mode == Some(BackboneMode::Eval)
     }
@@ -253,12 +252,12 @@ impl Architecture for ResNetConfig {
     }
 
     fn library(&self) -> Option<Library> {
-        self.is_torchvisions().then_some(Library::Torchvision)
+        self.is_torchvision().then_some(Library::Torchvision)
     }
 
     fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
         match library {
-            Library::Timm | Library::Torchvision if self.is_torchvisions() => Ok(Naming::default()),
+            Library::Timm | Library::Torchvision if self.is_torchvision() => Ok(Naming::default()),
             Library::Timm | Library::Torchvision => {
                 Err("has no residual network with such a stem, shortcut, head or depth".to_owned())
             }
@@ -292,7 +291,7 @@ impl Block {
 struct ResNet {
     trunk: Trunk,
     head: Head,
-    /// Whether norms keep to their running statistics while the head trains.
+    /// True if the trunk runs in evaluation mode while the head trains.
     in_eval: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What forecasters share: the parts of a window.
+//! Windows of time series, as forecasting models share them.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -9,9 +9,9 @@ use crate::plan::ModelPlan;
 /// Sizes of a forecast.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Time steps that the model sees.
+    /// Number of input time steps.
     pub(super) seen: usize,
-    /// Time steps that it predicts.
+    /// Number of predicted time steps.
     pub(super) next: usize,
     pub(super) series: usize,
     /// Features of the date.
@@ -19,7 +19,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The sizes that the data gives.
+    /// Reads the sizes from the plan.
     pub(super) fn of(plan: &ModelPlan) -> Result<Self> {
         match (&plan.input[..], &plan.target[..]) {
             (&[seen, rows], &[next, series]) if rows >= series => {
@@ -45,7 +45,7 @@ impl Window {
 }
 
 /// [`InstanceNorm`](crate::ops::InstanceNorm) in a graph of ONNX.
-pub(super) struct Standardised {
+pub(super) struct InstanceNormOnnx {
     /// (n, rows, time steps)
     pub(super) rows: Value,
     /// (n, series, 1)
@@ -54,8 +54,8 @@ pub(super) struct Standardised {
     scale: Value,
 }
 
-impl Standardised {
-    /// Windows x (n, time steps, rows), of whose rows the first `series` are standardised.
+impl InstanceNormOnnx {
+    /// Standardises the first `series` rows of windows x (n, time steps, rows).
     pub(super) fn new(graph: &mut Graph, x: &Value, series: usize, deviation: Deviation) -> Self {
         let steps = x.dims()[1].unwrap_or(1);
         let rows = x.features();
@@ -80,7 +80,8 @@ impl Standardised {
         Self { rows: standardised, mean, scale }
     }
 
-    /// A forecast (n, series, time steps) on the scales of its windows: (n, time steps, series).
+    /// Maps a forecast (n, series, time steps) back to the scale of its window: (n, time steps,
+    /// series).
     pub(super) fn undo(&self, graph: &mut Graph, forecast: &Value) -> Value {
         let scaled = graph.mul(forecast, &self.scale);
         let shifted = graph.add(&scaled, &self.mean);

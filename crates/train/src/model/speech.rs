@@ -1,5 +1,6 @@
-//! Recordings of speech and their lengths, and `fastconformer`, a classifier of them: the mean of an
-//! encoder's frames, and a linear layer, to probe what an encoder has learnt, or to fine-tune it.
+//! Recordings of speech and their lengths, and `fastconformer`, a classifier of them: the mean of
+//! an encoder's frames, and a linear layer, to probe what an encoder has learnt, or to fine-tune
+//! it.
 //!
 //! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
 //! the last row is the number of frames that are not padding.
@@ -100,7 +101,7 @@ impl Architecture for FastConformerConfig {
         &[Modality::Speech]
     }
 
-    /// A pre-trained encoder comes with what it was trained by.
+    /// Weights of a pre-trained encoder include the decoder of its pre-training.
     fn head(&self) -> Head {
         Head::Keys(&["head.", "decoder.", "quantizer.", "mask_processor."])
     }
@@ -120,14 +121,14 @@ struct Classifier {
 impl Model for Classifier {
     /// (n, 2, frames + 1, mels) -> (n, classes)
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (speech, lengths) = heard(input, 1)?;
+        let (speech, lengths) = frames_and_lengths(input, 1)?;
         let inside = if self.in_eval { pass.evaluating() } else { pass.clone() };
         let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
         self.head.forward(&mean_within(&encoded, &lengths)?, pass)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
-        let (speech, lengths) = heard_onnx(graph, input, 1);
+        let (speech, lengths) = frames_and_lengths_onnx(graph, input, 1);
         let (encoded, lengths) = self.encoder.onnx(graph, &speech, &lengths)?;
         let mean = mean_within_onnx(graph, &encoded, &lengths);
         self.head.onnx(graph, &mean)
@@ -142,8 +143,8 @@ pub(super) fn frames_and_mels(input: &[usize]) -> Result<[usize; 2]> {
     }
 }
 
-/// One kind of speech (0 is clean, 1 noisy) of a batch, (n, frames, mels), and its lengths.
-pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
+/// Clean (0) or noisy (1) speech of a batch, (n, frames, mels), and the lengths of its samples.
+pub(super) fn frames_and_lengths(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
     let (_, _, rows, _) = inputs.dims4()?;
     let speech = inputs.narrow(1, kind, 1)?.squeeze(1)?;
     let lengths = speech.narrow(1, rows - 1, 1)?.narrow(2, 0, 1)?.flatten_all()?;
@@ -151,8 +152,12 @@ pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)
     Ok((speech.narrow(1, 0, rows - 1)?.contiguous()?, lengths))
 }
 
-/// [`heard`] in a graph of ONNX; lengths are (n, 1).
-pub(super) fn heard_onnx(graph: &mut Graph, inputs: &Value, kind: usize) -> (Value, Value) {
+/// [`frames_and_lengths`] in a graph of ONNX; lengths are (n, 1).
+pub(super) fn frames_and_lengths_onnx(
+    graph: &mut Graph,
+    inputs: &Value,
+    kind: usize,
+) -> (Value, Value) {
     let rows = inputs.dims()[2].unwrap_or(1);
     let speech = graph.narrowed(inputs, 1, kind, 1);
     let speech = graph.squeezed(&speech, &[1]);
@@ -163,8 +168,7 @@ pub(super) fn heard_onnx(graph: &mut Graph, inputs: &Value, kind: usize) -> (Val
     (graph.narrowed(&speech, 1, 0, rows - 1), lengths)
 }
 
-/// The mean of the first `lengths[i]` steps of each sample, at least one: x (n, steps, c) -> (n,
-/// c).
+/// Mean over the first `lengths[i]` steps of sample i, at least one: x (n, steps, c) -> (n, c).
 pub(super) fn mean_within(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
     let steps = x.dim(1)?;
     let share = |&length: &usize| {

@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::informer_encoder::MultiHead;
-use super::series::{Standardised, Window};
+use super::series::{InstanceNormOnnx, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear};
@@ -72,7 +72,7 @@ pub struct TimeBridgeConfig {
 }
 
 impl Default for TimeBridgeConfig {
-    /// Those of the authors' scripts.
+    /// The options of the authors' scripts.
     fn default() -> Self {
         Self {
             d_model: 128,
@@ -132,7 +132,7 @@ impl Architecture for TimeBridgeConfig {
     }
 }
 
-/// All layers in the order of the original, and how many patches leave the last one.
+/// All layers in the order of the original, and the number of patches after the last one.
 fn layers(
     config: &TimeBridgeConfig,
     builder: &Builder,
@@ -191,7 +191,7 @@ impl Model for TimeBridge {
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let Window { seen, series, marks, .. } = self.window;
-        let x = Standardised::new(graph, input, series, Deviation::Sample);
+        let x = InstanceNormOnnx::new(graph, input, series, Deviation::Sample);
         let patches = graph.shaped(&x.rows, &[series + marks, self.patches, seen / self.patches]);
         let tokens = self.embed.onnx(graph, &patches)?;
         let tokens = self.layers.iter().try_fold(tokens, |x, layer| layer.onnx(graph, &x))?;
@@ -230,7 +230,7 @@ impl nn::Block for Layer {
     }
 }
 
-/// What tells the kinds of layers apart.
+/// Attention of the three kinds of layers.
 enum Mixing {
     Integrated { attention: MultiHead, window: usize, dropout: Dropout },
     Sampling { attention: MultiHead, conv1: Conv1d, conv2: Conv1d, dropout: Dropout },
@@ -299,9 +299,7 @@ impl Mixing {
             }
         }
     }
-}
 
-impl Mixing {
     /// [`Mixing::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<(Value, Value)> {
         let patches = x.dims()[2].unwrap_or(1);
@@ -424,9 +422,7 @@ impl FeedForward {
         let y = self.fc2.forward(&self.inside.forward(&y, pass)?, pass)?;
         self.norm2.forward_sum(&x, &self.last.forward(&y, pass)?)
     }
-}
 
-impl FeedForward {
     /// [`FeedForward::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, kept: &Value, mixed: &Value) -> Result<Value> {
         let sum = graph.add(kept, mixed);

@@ -13,17 +13,14 @@ use crate::ops::{self, Window};
 /// Sizes of the net.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes<'a> {
-    /// Values that a convolution sees.
     pub(super) kernel_size: usize,
-    /// Groups of channels of a norm.
     pub(super) n_groups: usize,
     /// Channels of each level.
     pub(super) down_dims: &'a [usize],
-    /// What its parts are called.
     pub(super) names: Names,
 }
 
-/// What the parts of a net are called.
+/// Names of the parts of a net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// As in the authors' repository: `blocks.{0,1}`, `2.conv`.
@@ -33,7 +30,7 @@ pub(super) enum Names {
 }
 
 impl Names {
-    /// Of the two convolutions of a residual block.
+    /// Names of the two convolutions of a residual block.
     fn blocks(self) -> [&'static str; 2] {
         match self {
             Self::Authors => ["blocks.0", "blocks.1"],
@@ -41,7 +38,7 @@ impl Names {
         }
     }
 
-    /// Of what halves or doubles the length behind the blocks of a level.
+    /// Name of the convolution that halves or doubles the length after the blocks of a level.
     fn resampling(self) -> &'static str {
         match self {
             Self::Authors => "2.conv",
@@ -51,13 +48,13 @@ impl Names {
 }
 
 /// Conv1d, `GroupNorm`, Mish. Keys: `block.{0,1}`.
-pub(super) struct ConvBlock {
+struct ConvBlock {
     conv: Conv1d,
     norm: GroupNorm,
 }
 
 impl ConvBlock {
-    pub(super) fn new(
+    fn new(
         builder: &Builder,
         inputs: usize,
         outputs: usize,
@@ -74,12 +71,10 @@ impl ConvBlock {
         })
     }
 
-    pub(super) fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         Nonlinearity::Mish.forward(&self.norm.forward(&self.conv.forward(x, pass)?)?)
     }
-}
 
-impl ConvBlock {
     /// [`ConvBlock::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let y = self.conv.onnx(graph, x, 0)?;
@@ -89,7 +84,7 @@ impl ConvBlock {
 }
 
 /// A convolution along a line.
-pub(super) fn line(inputs: usize, outputs: usize, kernel: usize, window: Window) -> ConvShape {
+fn line(inputs: usize, outputs: usize, kernel: usize, window: Window) -> ConvShape {
     ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }
 
@@ -138,9 +133,7 @@ impl Residual {
             None => ops::add(&inner, x),
         }
     }
-}
 
-impl Residual {
     /// [`Residual::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value, condition: &Value) -> Result<Value> {
         let film = self.condition.onnx(graph, condition)?;
@@ -151,11 +144,11 @@ impl Residual {
         let inner = graph.mul(&inner, &scale);
         let inner = graph.add(&inner, &bias);
         let inner = self.blocks[1].onnx(graph, &inner)?;
-        let round = match &self.shortcut {
+        let shortcut = match &self.shortcut {
             Some(conv) => conv.onnx(graph, x, 0)?,
             None => x.clone(),
         };
-        Ok(graph.add(&inner, &round))
+        Ok(graph.add(&inner, &shortcut))
     }
 }
 
@@ -177,16 +170,14 @@ impl Pair {
     fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.0.iter().try_fold(x.clone(), |x, block| block.forward(&x, condition, pass))
     }
-}
 
-impl Pair {
     /// [`Pair::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value, condition: &Value) -> Result<Value> {
         self.0.iter().try_fold(x.clone(), |x, block| block.onnx(graph, &x, condition))
     }
 }
 
-/// From actions with noise, and features of the condition, to what is noise in them.
+/// Predicts the noise in actions, given features of the condition.
 pub(super) struct UNet1d {
     middle: Pair,
     up: Vec<(Pair, ConvTranspose1d)>,

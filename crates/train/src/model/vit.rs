@@ -13,6 +13,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::architecture::image_shape;
 use super::names::{Library, Naming};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
@@ -25,9 +26,9 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, LinearActivation, Window};
 use crate::plan::{Modality, ModelPlan};
 
-/// Deviation of initial weights and positions.
+/// Standard deviation of initial weights and positions.
 const STD: f64 = 0.02;
-/// Of the norms.
+/// Epsilon of the norms.
 const EPS: f64 = 1e-6;
 /// Layers of all sizes.
 const LAYERS: usize = 12;
@@ -47,12 +48,12 @@ pub struct VitConfig {
     /// from 0 in the first.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub drop_path_rate: f64,
-    /// What its name says: how wide it is.
+    /// Size, which follows from the name.
     #[serde(skip)]
     pub size: VitSize,
 }
 
-/// What the name says of a vision transformer.
+/// Size of a vision transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VitSize {
     pub name: &'static str,
@@ -97,9 +98,7 @@ pub(super) fn register(models: &mut Models) {
 impl Architecture for VitConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let patch = self.patch_size;
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
+        let [channels, height, width] = image_shape(&plan.input)?;
         if !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
             bail!("patches of {patch}x{patch} do not divide images of {height}x{width}");
         }
@@ -153,8 +152,7 @@ impl Architecture for VitConfig {
 
 const TORCHVISION: &str = Library::Torchvision.words();
 
-/// Says what torchvision calls each part; older files call the linear layers of
-/// `mlp` by names.
+/// Registers torchvision's names; older files have other names for the linear layers of `mlp`.
 fn call_by_torchvision(builder: &Builder) {
     for (own, other) in [
         ("cls_token", "class_token"),
@@ -275,9 +273,7 @@ impl Block {
                 .map(|name| DropPath::new(&builder.pp(name), skipped)),
         })
     }
-}
 
-impl Block {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let y = self.norm1.onnx(graph, x)?;
         let qkv = self.qkv.onnx(graph, &y)?;

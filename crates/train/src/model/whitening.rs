@@ -1,7 +1,7 @@
-//! First weights that whiten patches of training images (Jordan 2024, after David Page): answers of
-//! the convolution to such patches are uncorrelated and of variance 1.
+//! Initial weights that whiten patches of training images (Jordan 2024, after David Page): outputs
+//! of the convolution for such patches are uncorrelated and have variance 1.
 //!
-//! Its filters are the eigenvectors of the patches' covariance (about zero: images are normalised),
+//! The filters are the eigenvectors of the patches' covariance (about zero: images are normalised),
 //! each divided by the root of its eigenvalue, the largest first; then all of them negated.
 
 use candle_core::{Result, Tensor, bail};
@@ -14,11 +14,11 @@ const EPS: f64 = 5e-4;
 /// Rotations of all pairs after which a matrix is diagonal; fewer than ten do.
 const MAX_SWEEPS: usize = 50;
 
-/// Patches of images, added up.
+/// Covariance of patches of images.
 pub struct Whitening {
     /// (channels, rows, columns)
     patch: [usize; 3],
-    /// Of products of two values of a patch.
+    /// Sums of the products of each two values of a patch.
     sums: Vec<f64>,
     patches: u64,
 }
@@ -55,7 +55,7 @@ impl Whitening {
         Ok(())
     }
 
-    /// Gives the weights called `name` their values.
+    /// Sets the weights called `name`.
     pub fn apply(&self, params: &Params, name: &str) -> Result<()> {
         if self.patches == 0 {
             bail!("no training image can be read, whose patches `{name}` would whiten");

@@ -242,7 +242,7 @@ fn what_stands_in_the_padding_of_a_recording_changes_no_answer() {
     assert_ne!(answer(0.0, 16), answer(7.0, 16));
 }
 
-/// What pretrained weights of ten classes are told, for a graph of five with such a head.
+/// Checks pretrained weights of ten classes against a graph of five with such a head.
 fn with_head(head: &[&str]) -> Result<(), String> {
     let layers = r#"{ name = "conv2d", key = "stem", out_channels = 4, kernel_size = 3 }, { name = "global_avg_pool" },
         { name = "concat", layers = [{ name = "linear", key = "a", out_features = FIRST },

@@ -5,13 +5,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Config, Refused, foreign, is_off};
+use super::{Config, Refused, is_off, unsupported};
 use crate::model::pretrained::weights_file;
 use crate::model::{Completion, Gelu, GptConfig};
 use crate::nn::state_dict::header;
 use crate::plan::ModelPlan;
 
-/// Sizes.
 #[derive(Deserialize)]
 struct Sizes {
     vocab_size: u32,
@@ -22,19 +21,19 @@ struct Sizes {
     activation_function: String,
 }
 
-/// What `transformers` takes where the file names none.
+/// Default of `transformers`.
 fn gelu_new() -> String {
     "gelu_new".to_owned()
 }
 
-/// The options that the file tells; none if it is no description by `transformers`.
+/// Reads the options of a file; none if it is no description by `transformers`.
 pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
     if !config.contains_key("model_type") && !config.contains_key("n_embd") {
         return Ok(Completion::default());
     }
-    let mut wrong = foreign_keys(config, seq_len);
+    let mut wrong = unsupported_keys(config, seq_len);
     if let Some(other) = wrong.iter().find(|wrong| wrong.contains("model_type")) {
-        return Err(Refused::Foreign(vec![other.clone()]));
+        return Err(Refused::Unsupported(vec![other.clone()]));
     }
     let sizes: Sizes =
         serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
@@ -47,7 +46,7 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
         }
     };
     if !wrong.is_empty() {
-        return Err(Refused::Foreign(wrong));
+        return Err(Refused::Unsupported(wrong));
     }
     let mut found = Completion::of_outputs(sizes.vocab_size);
     found.give("d_model", sizes.n_embd);
@@ -58,16 +57,16 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
     Ok(found)
 }
 
-/// Rows of the table of positions in the weights at `path`.
+/// Rows of the position embedding in the weights at `path`.
 pub(in crate::model) fn positions(path: &Path) -> Option<usize> {
     let file = header(&weights_file(path)).ok()?;
     let table = file.iter().find(|(key, _)| key.ends_with("wpe.weight"))?;
     table.1.shape.first().copied()
 }
 
-/// The description of such a model, as `transformers` reads it.
+/// `config.json` of `gpt` for `transformers`.
 pub(in crate::model) fn written(gpt: &GptConfig, plan: &ModelPlan, positions: usize) -> Value {
-    /// Of GPT-2's own tokens, the last.
+    /// The last token of GPT-2's vocabulary.
     const END_OF_TEXT: usize = 50_256;
     let end = (plan.outputs == END_OF_TEXT + 1).then_some(END_OF_TEXT);
     json!({
@@ -94,7 +93,7 @@ pub(in crate::model) fn written(gpt: &GptConfig, plan: &ModelPlan, positions: us
     })
 }
 
-fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
+fn unsupported_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
     let width = config.get("n_embd").and_then(Value::as_u64);
     let is_gpt2 = |value: &Value| value == "gpt2";
     let is_four_times = |value: &Value| value.as_u64() == width.map(|width| 4 * width);
@@ -103,7 +102,7 @@ fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
     let is_enough = |value: &Value| {
         value.as_u64().is_some_and(|n| seq_len.is_none_or(|seq_len| n >= u64::from(seq_len)))
     };
-    foreign(
+    unsupported(
         config,
         &[
             ("model_type", &is_gpt2),

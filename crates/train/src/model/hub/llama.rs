@@ -1,13 +1,13 @@
-//! Llama, and what is computed in the same way.
+//! Llama, and models that are computed in the same way.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Config, Refused, foreign, is_off, is_one, short};
+use super::{Config, Refused, is_off, is_one, short, unsupported};
 use crate::model::{Completion, LlamaConfig, RopeScaling, RopeType};
 use crate::plan::ModelPlan;
 
-/// Sizes. Numbers that are absent have the values that `transformers` gives them.
+/// Sizes. Absent ones have the defaults of `transformers`.
 #[derive(Deserialize)]
 struct Sizes {
     vocab_size: u32,
@@ -20,33 +20,35 @@ struct Sizes {
     tie_word_embeddings: Option<bool>,
 }
 
-/// Mistral's, if its file says nothing of them.
-const MISTRALS_KV_HEADS: u32 = 8;
-const MISTRALS_WINDOW: u32 = 4096;
+/// Mistral's defaults.
+const MISTRAL_KV_HEADS: u32 = 8;
+const MISTRAL_WINDOW: u32 = 4096;
 
-/// Which of the models that are computed as a Llama.
+/// Models that are computed as a Llama.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Llama,
-    /// A Llama whose tokens may see a window only.
+    /// A Llama with attention over a sliding window.
     Mistral,
 }
 
-/// The options that the file tells.
+/// Reads the options of a file.
 pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
     let sizes: Sizes =
         serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
     let kind = kind(config);
     let mut wrong: Vec<String> = kind.as_ref().err().into_iter().cloned().collect();
-    wrong.extend(foreign_keys(config, &sizes));
+    wrong.extend(unsupported_keys(config, &sizes));
     let kind = kind.unwrap_or(Kind::Llama);
     wrong.extend(window(config, kind, seq_len));
     let rope = rope(config, seq_len);
     wrong.extend(rope.as_ref().err().cloned());
-    let (Ok(rope), true) = (rope, wrong.is_empty()) else { return Err(Refused::Foreign(wrong)) };
+    let (Ok(rope), true) = (rope, wrong.is_empty()) else {
+        return Err(Refused::Unsupported(wrong));
+    };
     let heads = sizes.num_attention_heads;
-    let usual_kv_heads = if kind == Kind::Mistral { MISTRALS_KV_HEADS } else { heads };
-    // `null` means as many as of queries, in both.
+    let usual_kv_heads = if kind == Kind::Mistral { MISTRAL_KV_HEADS } else { heads };
+    // `null` means as many as heads of queries, for both models.
     let kv_heads = match config.get("num_key_value_heads") {
         Some(Value::Null) => heads,
         _ => sizes.num_key_value_heads.unwrap_or(usual_kv_heads),
@@ -64,7 +66,7 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
     Ok(found)
 }
 
-/// The description of such a model, as `transformers` reads it.
+/// `config.json` of `llama` for `transformers`.
 pub(in crate::model) fn written(llama: &LlamaConfig, plan: &ModelPlan) -> Value {
     let rope = serde_json::to_value(&llama.rope_scaling).unwrap_or_default();
     let rope = Some(rope).filter(|rope| rope.get("rope_type").is_some_and(Value::is_string));
@@ -90,7 +92,7 @@ pub(in crate::model) fn written(llama: &LlamaConfig, plan: &ModelPlan) -> Value 
     })
 }
 
-/// What the file calls its model; older ones name only the class.
+/// The model that the file names; older files name only the class.
 fn kind(config: &Config) -> Result<Kind, String> {
     match config.get("model_type") {
         None | Some(Value::Null) => match config.get("architectures").and_then(|all| all.get(0)) {
@@ -105,9 +107,9 @@ fn kind(config: &Config) -> Result<Kind, String> {
     }
 }
 
-/// Keys of Llama's own configuration and of those that were made from it, with values that mean
-/// something else.
-fn foreign_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
+/// Keys of Llama's configuration, and of those derived from it, whose values mean another
+/// computation.
+fn unsupported_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
     let is_silu = |value: &Value| value == "silu" || value == "swish";
     let is_width = |value: &Value| {
         let all = value.as_u64().and_then(|d| d.checked_mul(sizes.num_attention_heads.into()));
@@ -119,7 +121,7 @@ fn foreign_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
     // 1 = this layer turns its queries and keys.
     let is_rope = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(is_one));
     let never = |_: &Value| false;
-    foreign(
+    unsupported(
         config,
         &[
             ("hidden_act", &is_silu),
@@ -154,9 +156,9 @@ fn foreign_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
     )
 }
 
-/// A window that is shorter than what the model is shown.
+/// The error for a sliding window that is shorter than the texts.
 fn window(config: &Config, kind: Kind, seq_len: Option<u32>) -> Option<String> {
-    let usual = Value::from(MISTRALS_WINDOW);
+    let usual = Value::from(MISTRAL_WINDOW);
     let (window, whence) = match (config.get("sliding_window"), kind) {
         (None, Kind::Llama) | (Some(Value::Null), _) => return None,
         (None, Kind::Mistral) => (&usual, " (where the file has none)"),
@@ -177,7 +179,7 @@ struct Rope {
     scaling: RopeScaling,
 }
 
-/// Keys that mean something to one of the scalings that are computed.
+/// Keys of the supported scalings.
 const KNOWN: [&str; 8] = [
     "rope_type",
     "type",
@@ -189,7 +191,7 @@ const KNOWN: [&str; 8] = [
     "partial_rotary_factor",
 ];
 
-/// Base of the wavelengths where the file has none.
+/// Default base of the wavelengths.
 const THETA: f64 = 1e4;
 
 /// Rotary positions for windows of `seq_len` tokens; an `Err` says what cannot be computed.
@@ -209,7 +211,7 @@ fn rope(config: &Config, seq_len: Option<u32>) -> Result<Rope, String> {
         Value::Object(table) => table,
         other => return Err(format!("`{key}` = {}", short(other))),
     };
-    let mut strange = table.iter().filter(|(name, value)| {
+    let mut unknown = table.iter().filter(|(name, value)| {
         let is_other_part = *name == "partial_rotary_factor" && !is_one(value);
         !value.is_null() && (is_other_part || !KNOWN.contains(&name.as_str()))
     });
@@ -230,7 +232,7 @@ fn rope(config: &Config, seq_len: Option<u32>) -> Result<Rope, String> {
         Some("llama3") => RopeType::Llama3,
         Some(_) => return Err(kind.map(refused).unwrap_or_default()),
     };
-    if let Some((name, value)) = strange.next() {
+    if let Some((name, value)) = unknown.next() {
         return Err(format!("`{key}` with `{name}` = {}", short(value)));
     }
     Ok(Rope { theta, scaling: scaling(key, table, rope_type)? })
@@ -244,7 +246,7 @@ fn is_within(config: &Config, table: &Config, seq_len: Option<u32>) -> bool {
     first.zip(seq_len).is_some_and(|(first, seq_len)| u64::from(seq_len) <= first)
 }
 
-/// The numbers that this scaling needs.
+/// Reads the numbers of a scaling.
 fn scaling(key: &str, table: &Config, rope_type: RopeType) -> Result<RopeScaling, String> {
     let number = |name: &str| {
         let missing = || format!("`{key}` without `{name}`");

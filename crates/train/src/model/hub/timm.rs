@@ -8,12 +8,12 @@ use super::{Config, FILE};
 use crate::model::pretrained::{Completion, DescriptionError, Unfit, read_description};
 use crate::plan::TrainedOn;
 
-/// Name of the file of a Hugging Face image processor.
+/// File of a Hugging Face image processor.
 const PROCESSOR: &str = "preprocessor_config.json";
 
-/// Nothing more than `model` knows itself, if the `config.json` beside the weights `pretrained`
-/// names one of `architectures` or none. Some others have the same tensors, but other paddings or
-/// norms (`tf_efficientnet_b0`).
+/// Checks that the `config.json` beside the weights `pretrained` names one of `architectures` or
+/// none: others may have the same tensors, but other padding or norms (`tf_efficientnet_b0`). It
+/// adds no options.
 pub(in crate::model) fn complete(
     model: &'static str,
     architectures: &[&str],
@@ -31,8 +31,8 @@ pub(in crate::model) fn complete(
     }
 }
 
-/// What the files beside the weights `pretrained` say of the images that they were trained on:
-/// `config.json` as timm writes it, or the settings of a Hugging Face image processor.
+/// Normalisation and interpolation of the images that the weights `pretrained` were trained on,
+/// from `config.json` as timm writes it, or the settings of a Hugging Face image processor.
 pub fn trained_on(pretrained: &Path) -> Option<TrainedOn> {
     let folder = pretrained.parent()?;
     of_timm(folder.join(FILE)).or_else(|| of_processor(folder.join(PROCESSOR)))

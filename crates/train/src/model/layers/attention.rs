@@ -313,7 +313,7 @@ pub(super) fn own_steps(
     x: &Tensor,
     padded: Option<usize>,
     pass: &ForwardContext,
-) -> Result<Option<Vec<usize>>> {
+) -> CandleResult<Option<Vec<usize>>> {
     let Some(stride) = padded else { return Ok(None) };
     let Some(lengths) = &pass.lengths else { bail!("samples are padded, but have no lengths") };
     Ok(Some(lengths.among(x.dim(1)?, stride)))

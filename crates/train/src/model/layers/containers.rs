@@ -1,4 +1,5 @@
-//! Layers that hold layers: `name = "sequential"`, `"repeat"`, `"residual"`, `"product"`, `"concat"`
+//! Layers that hold layers: `name = "sequential"`, `"repeat"`, `"residual"`, `"product"`,
+//! `"concat"`
 
 use std::sync::Arc;
 

@@ -141,8 +141,8 @@ impl<K: Kind + Layer> Takes<K> for LayerFamily {
 /// Registry of layers.
 pub type Layers = Registry<LayerFamily>;
 
-/// Plans the layers of `[[model.layers]]` with all their sizes, for samples of shape `input` and data
-/// that needs `needed` outputs.
+/// Plans the layers of `[[model.layers]]` with all their sizes, for samples of shape `input` and
+/// data that needs `needed` outputs.
 pub fn plan(
     known: &Layers,
     layers: &[Entry],

@@ -21,8 +21,8 @@ pub trait Forward: Send + Sync {
         false
     }
 
-    /// Writes [`Forward::forward`] in evaluation mode into an ONNX graph, in which values have their
-    /// channels last, too. Without it a model with such a layer cannot be exported as ONNX.
+    /// Writes [`Forward::forward`] in evaluation mode into an ONNX graph, in which values have
+    /// their channels last, too. Without it a model with such a layer cannot be exported as ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let _ = (graph, x);
         bail!("it does not say how it is written (`Forward::onnx`)")

@@ -1,5 +1,5 @@
-//! Values that change their place, not their meaning: `name = "flatten"`, `"tokens"`, `"transpose"`,
-//! `"select"`, `"upsample"`
+//! Values that change their place, not their meaning: `name = "flatten"`, `"tokens"`,
+//! `"transpose"`, `"select"`, `"upsample"`
 
 use candle_core::{Result as CandleResult, Tensor};
 use schemars::JsonSchema;

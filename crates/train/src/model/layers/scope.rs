@@ -139,8 +139,8 @@ impl<'a> Scope<'a> {
         Ok(plans)
     }
 
-    /// Parameters are named by the layer's key or, without one, by its index in the list. A container
-    /// without a key adds nothing to the names.
+    /// Parameters are named by the layer's key or, without one, by its index in the list. A
+    /// container without a key adds nothing to the names.
     fn position_of(&self, list: &str, index: usize, entry: &Entry) -> LayerPosition {
         let prefix = &self.position.path;
         let has_layers = || {

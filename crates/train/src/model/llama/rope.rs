@@ -1,4 +1,4 @@
-//! How the wavelengths of rotary positions are stretched.
+//! Scaling of the wavelengths of rotary positions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ impl RopeType {
 }
 
 impl RopeScaling {
-    /// The scaling with all its numbers, none of which [`RopeScaling::check`] misses.
+    /// The scaling with all its numbers, which [`RopeScaling::check`] has checked.
     pub(super) fn decided(&self) -> Decided {
         match self.rope_type.unwrap_or_default() {
             RopeType::Default => Decided::None,
@@ -72,8 +72,7 @@ impl RopeScaling {
         }
     }
 
-    /// Each number by its key, and whether it is given, in the order in which scalings come to use
-    /// them.
+    /// Key of each number, and whether it is given; a scaling uses the first ones.
     fn numbers(&self) -> [(&'static str, bool); 4] {
         [
             ("rope_scaling.factor", self.factor.is_some()),
@@ -86,7 +85,7 @@ impl RopeScaling {
         ]
     }
 
-    /// What is wrong with the keys together.
+    /// Problems with combinations of keys.
     pub(super) fn check(&self) -> Vec<Wrong> {
         let kind = self.rope_type.unwrap_or_default();
         let used = match kind {

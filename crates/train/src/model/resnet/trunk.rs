@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
 use super::{Block, Shortcut, Stem, Variant};
+use crate::model::architecture::image_shape;
 use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, ForwardContext, GroupNorm, Init};
 use crate::onnx::{Graph, Sliding, Value};
 use crate::ops::{self, Activation, Window};
 
-/// After the stem of large images.
+/// Pooling after the stem for large images.
 const POOLING: Window = Window { stride: 2, padding: 1 };
-/// Channels of a group where norms are of groups.
+/// Channels of a group of group norms.
 const GROUP: usize = 16;
 
-/// What tells one residual network from another.
+/// Options of the convolutions of a residual network.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     stem: Stem,
@@ -23,22 +24,21 @@ pub(super) struct Shape {
     variant: Variant,
     shortcut: Shortcut,
     style: Style,
-    /// First scale of the last norm of a block.
+    /// Initial scale of the last norm of a block.
     last_gamma: f64,
 }
 
-/// The norms of a network, and what its parts are called.
+/// Kind of the norms, and names of the parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     /// Batch norms; `conv1`, `bn1`, `layer1` ...
     Torchvision,
-    /// Group norms in their place; parts by their numbers among torchvision's children: `0`, `1`,
-    /// `4` ...
+    /// Group norms; parts named by their index among torchvision's children: `0`, `1`, `4` ...
     Grouped,
 }
 
 impl Style {
-    /// Of the first convolution, its norm, and a stage, from 0.
+    /// Names of the first convolution, of its norm, and of a stage, from 0.
     fn names(self, stage: usize) -> [String; 3] {
         match self {
             Self::Torchvision => ["conv1".into(), "bn1".into(), format!("layer{}", stage + 1)],
@@ -114,9 +114,7 @@ impl Trunk {
         image: &[usize],
         builder: &Builder,
     ) -> Result<(Self, [usize; 3])> {
-        let &[channels, height, width] = image else {
-            bail!("samples are (channels, height, width), not {image:?}")
-        };
+        let [channels, height, width] = image_shape(image)?;
         let (kernel, stride) = match shape.stem {
             Stem::Imagenet => (7, 2),
             Stem::Cifar => (3, 1),
@@ -175,10 +173,9 @@ impl Trunk {
 /// relu(layers(x) + shortcut(x)).
 struct Residual {
     layers: Vec<ConvNorm>,
-    way_round: ShortcutBranch,
+    branch: ShortcutBranch,
 }
 
-/// What goes round the layers of a block.
 enum ShortcutBranch {
     Input,
     Projected(ConvNorm),
@@ -207,7 +204,7 @@ impl Residual {
             layers.push(layer);
         }
         let stride = convolutions.iter().map(|layer| layer.stride).product();
-        let way_round = match shortcut {
+        let branch = match shortcut {
             _ if stride == 1 && inputs == channels => ShortcutBranch::Input,
             Shortcut::Padding => ShortcutBranch::Padded(stride, channels),
             Shortcut::Projection => {
@@ -217,13 +214,11 @@ impl Residual {
                 ShortcutBranch::Projected(layer)
             }
         };
-        Ok(Self { layers, way_round })
+        Ok(Self { layers, branch })
     }
-}
 
-impl Residual {
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let shortcut = match &self.way_round {
+        let shortcut = match &self.branch {
             ShortcutBranch::Input => x.clone(),
             ShortcutBranch::Projected(layer) => layer.onnx(graph, x, Activation::Identity)?,
             &ShortcutBranch::Padded(stride, channels) => padded_onnx(graph, x, stride, channels),
@@ -251,7 +246,7 @@ fn padded_onnx(graph: &mut Graph, x: &Value, stride: usize, channels: usize) -> 
 
 impl nn::Block for Residual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let shortcut = match &self.way_round {
+        let shortcut = match &self.branch {
             ShortcutBranch::Input => x.clone(),
             ShortcutBranch::Projected(layer) => {
                 layer.forward(x, None, Activation::Identity, pass)?
@@ -279,7 +274,7 @@ enum Norm {
 }
 
 impl ConvNorm {
-    /// Height and width of what comes out are `size`.
+    /// `size` is height and width of the output.
     fn new(
         conv: &Builder,
         norm: &Builder,

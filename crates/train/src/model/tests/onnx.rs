@@ -59,7 +59,7 @@ fn stirred(models: &Models, plan: &ModelPlan) -> (Box<dyn Model>, Params) {
     (model, params)
 }
 
-/// What the model is fed and what it answers, for `n` samples.
+/// Inputs and outputs of the model for `n` samples.
 fn run(plan: &ModelPlan, model: &dyn Model, graph: &GraphProto, n: usize) -> Json {
     let is_text = graph.input[0].name == "input_ids";
     let shape = [&[n], &plan.input[..]].concat();
@@ -104,8 +104,8 @@ fn dims(info: &ValueInfoProto) -> Vec<DimensionValue> {
     shape.unwrap().dim.iter().map(|dim| dim.value.clone().unwrap()).collect()
 }
 
-/// What needs no Python: every operand is made before it is used, and initializers are the state
-/// dict's, of which nothing is left out but what evaluation does not use.
+/// Checks without Python: every operand is made before it is used, and initializers are those of
+/// the state dict, all but the ones that evaluation does not use.
 fn check_structure(graph: &GraphProto, params: &Params, unused: &[&str]) {
     let names = graph.initializer.iter().map(|tensor| tensor.name.as_str());
     let mut known: Vec<&str> = names.chain(graph.input.iter().map(|x| x.name.as_str())).collect();
