@@ -67,7 +67,7 @@ impl Average {
     fn of(self, kept: &MetricState, value: fn(&Outcome) -> f64) -> f64 {
         let classes = of_classes(kept);
         let classes: Vec<&Outcome> = match self {
-            Self::Micro => return value(&together(&classes)),
+            Self::Micro => return value(&total(&classes)),
             Self::Binary => return value(&classes.get(1).copied().unwrap_or_default()),
             // What multi-label data calls a class counts in any case, as in scikit-learn.
             Self::Macro if matches!(kept, MetricState::Sums(_)) => classes.iter().collect(),
@@ -97,7 +97,7 @@ impl Average {
     }
 }
 
-fn together(classes: &[Outcome]) -> Outcome {
+fn total(classes: &[Outcome]) -> Outcome {
     let sum = |part: fn(&Outcome) -> u64| classes.iter().map(part).sum();
     Outcome {
         hits: sum(|c| c.hits),
@@ -140,7 +140,7 @@ pub fn of_classes(kept: &MetricState) -> Vec<Outcome> {
 /// than 0 is a positive answer.
 fn measure(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     if targets.dtype() == DType::F32 {
-        return several(outputs, targets);
+        return measure_multi_label(outputs, targets);
     }
     let (outputs, labels) = rows(outputs, targets)?;
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
@@ -169,7 +169,7 @@ fn largest(row: &[f32]) -> u32 {
     best as u32
 }
 
-fn several(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
+fn measure_multi_label(outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let targets = targets.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = targets.first().map_or(0, Vec::len);

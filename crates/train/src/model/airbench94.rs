@@ -127,7 +127,7 @@ impl Group {
     }
 
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = ops::max_pool2d(&self.conv1.autocast(x, pass)?, 2, every(2))?;
+        let x = ops::max_pool2d(&self.conv1.autocast(x, pass)?, 2, unpadded(2))?;
         let x = ops::gelu(&self.norm1.forward(&x, None, Activation::Identity, pass)?)?;
         ops::gelu(&self.norm2.after(&self.conv2, &x, None, Activation::Identity, pass)?)
     }
@@ -143,7 +143,7 @@ impl Group {
     }
 }
 
-fn every(stride: usize) -> Window {
+fn unpadded(stride: usize) -> Window {
     Window { stride, padding: 0 }
 }
 
@@ -164,7 +164,7 @@ impl Model for Airbench94 {
             let x = ops::gelu(&self.whiten.autocast(&ops::nchw_to_nhwc(x)?, pass)?)?;
             let x = self.groups.iter().try_fold(x, |x, group| group.forward(&x, pass))?;
             // One pixel is left: its mean is itself.
-            let x = ops::global_average_pool(&ops::max_pool2d(&x, 3, every(3))?)?;
+            let x = ops::global_average_pool(&ops::max_pool2d(&x, 3, unpadded(3))?)?;
             self.head.forward(&x, pass)
         })?;
         answers * self.scaling_factor

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::names::{self, Library, Naming, Written};
-use super::pretrained::{Completion, Unfit, likeliest, misfit_help, weights_file};
+use super::pretrained::{Completion, Unfit, likely_model, misfit_help, weights_file};
 use super::{Model, peft};
 use crate::config::kind::{Choice, Kind, Options, Wrong};
 use crate::nn::state_dict::{
@@ -234,7 +234,7 @@ impl Models {
     /// any.
     pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
-        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let params = params_of(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
         let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
         Ok(ModelFacts {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
@@ -304,7 +304,7 @@ impl Models {
             return Ok(());
         }
         let params =
-            described(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
+            params_of(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
         let wanted = Wanted::of(&params);
         if let Some(folder) = adapters {
             let found = check_adapters(&wanted, &folder.join(peft::ADAPTERS));
@@ -319,7 +319,7 @@ impl Models {
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
         let file = header(&weights_file(path)).map_err(|error| Unfit::of_file(&error))?;
         let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
-        let other = likeliest(self.others(plan), &file, &misfit);
+        let other = likely_model(self.other_models(plan), &file, &misfit);
         let own = || architecture.remedy(&misfit);
         let help = misfit_help(plan.except_head, &keys, &misfit, other, own);
         Err(Unfit::of_misfit(path, misfit, help))
@@ -327,12 +327,12 @@ impl Models {
 
     /// Tensors that each other model would need of pretrained weights, with this model's options as
     /// far as it has them.
-    fn others(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
+    fn other_models(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
         self.names().filter(|&name| name != plan.name()).filter_map(|name| {
             let kind = self.with_options(name, &plan.kind.options);
             let plan = ModelPlan { kind, ..plan.clone() };
             let architecture = self.architecture(&plan).ok()?;
-            Some((name, Wanted::of(&described(architecture.as_ref(), &plan).ok()?)))
+            Some((name, Wanted::of(&params_of(architecture.as_ref(), &plan).ok()?)))
         })
     }
 
@@ -341,7 +341,7 @@ impl Models {
     pub fn library_of_weights(&self, plan: &ModelPlan) -> Option<Library> {
         let file = header(&weights_file(plan.pretrained.as_ref()?)).ok()?;
         let architecture = self.architecture(plan).ok()?;
-        names::library_of(&file, &described(architecture.as_ref(), plan).ok()?)
+        names::library_of(&file, &params_of(architecture.as_ref(), plan).ok()?)
     }
 
     /// Converts `weights`, a safetensors file of ddprun's, to the names and layout of `library`; by
@@ -353,14 +353,14 @@ impl Models {
         weights: &[u8],
     ) -> Result<Written, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
-        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let params = params_of(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
         let Some(library) = library.or_else(|| architecture.library()) else {
             return Ok(Written::own(weights));
         };
         let naming = architecture
             .named_as(plan, library)
             .map_err(|what| format!("{} {what}", library.words()))?;
-        names::written(weights, &params, library, naming)
+        names::convert(weights, &params, library, naming)
     }
 
     /// Loads the plan's pretrained weights; `None` if it names none.
@@ -370,7 +370,7 @@ impl Models {
         params: &Params,
     ) -> Result<Option<LoadReport>, state_dict::Error> {
         let Some(path) = &plan.pretrained else { return Ok(None) };
-        self.strictly(plan, params, |strict| load_state_dict(params, path, strict)).map(Some)
+        self.load_with(plan, params, |strict| load_state_dict(params, path, strict)).map(Some)
     }
 
     /// As [`Models::load_pretrained`], from the bytes of a safetensors file, named `path` in
@@ -383,11 +383,11 @@ impl Models {
         bytes: Vec<u8>,
     ) -> Result<LoadReport, state_dict::Error> {
         let files = [(path.to_owned(), bytes)];
-        self.strictly(plan, params, |strict| load_state_dict_bytes(params, path, &files, strict))
+        self.load_with(plan, params, |strict| load_state_dict_bytes(params, path, &files, strict))
     }
 
     /// Calls `load` with the strictness of the plan.
-    fn strictly<T>(
+    fn load_with<T>(
         &self,
         plan: &ModelPlan,
         params: &Params,
@@ -438,7 +438,7 @@ impl Models {
     }
 }
 
-fn described(architecture: &dyn Architecture, plan: &ModelPlan) -> Result<Params, Error> {
+fn params_of(architecture: &dyn Architecture, plan: &ModelPlan) -> Result<Params, Error> {
     let builder = Builder::describe();
     run(architecture, plan, &builder)?;
     Ok(builder.finish())

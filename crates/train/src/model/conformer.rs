@@ -82,10 +82,11 @@ impl Block {
             ops::chain(x, |x| ops::add(x, &ops::multiple(&inner(x)?, 0.5)?))
         };
         let x = half(&self.feed_forward[0], norm1, x, &self.dropout)?;
-        let seen = self.attention.forward(&norm_attention.forward(&x)?, positions, frames, pass)?;
-        let x = ops::add(&x, &self.after_attention.forward(&seen, pass)?)?;
-        let near = self.conv.forward(&norm_conv.forward(&x)?, frames, pass)?;
-        let x = ops::add(&x, &self.after_conv.forward(&near, pass)?)?;
+        let attended =
+            self.attention.forward(&norm_attention.forward(&x)?, positions, frames, pass)?;
+        let x = ops::add(&x, &self.after_attention.forward(&attended, pass)?)?;
+        let convolved = self.conv.forward(&norm_conv.forward(&x)?, frames, pass)?;
+        let x = ops::add(&x, &self.after_conv.forward(&convolved, pass)?)?;
         norm_out.forward(&half(&self.feed_forward[1], norm2, &x, &self.after_second)?)
     }
 
@@ -106,11 +107,11 @@ impl Block {
         };
         let x = half(graph, &self.feed_forward[0], norm1, x)?;
         let y = norm_attention.onnx(graph, &x)?;
-        let seen = self.attention.onnx(graph, &y, positions, frames)?;
-        let x = graph.add(&x, &seen);
+        let attended = self.attention.onnx(graph, &y, positions, frames)?;
+        let x = graph.add(&x, &attended);
         let y = norm_conv.onnx(graph, &x)?;
-        let near = self.conv.onnx(graph, &y, frames)?;
-        let x = graph.add(&x, &near);
+        let convolved = self.conv.onnx(graph, &y, frames)?;
+        let x = graph.add(&x, &convolved);
         let x = half(graph, &self.feed_forward[1], norm2, &x)?;
         norm_out.onnx(graph, &x)
     }
@@ -191,17 +192,18 @@ impl RelativeAttention {
         let biased = |bias: &Param| ops::swapped(&query.broadcast_add(&bias.tensor()?)?, 1);
         let key = split(self.key.forward(x, pass)?)?;
         let value = split(self.value.forward(x, pass)?)?;
-        let places = self.position.forward(positions, pass)?;
-        let places = ops::swapped(&places.reshape((2 * t - 1, heads, each))?, 0)?;
+        let position_keys = self.position.forward(positions, pass)?;
+        let position_keys = ops::swapped(&position_keys.reshape((2 * t - 1, heads, each))?, 0)?;
         let content = biased(&self.bias_u)?.matmul(&ops::swapped(&key, 2)?)?;
-        let places = ops::swapped(&places, 1)?.unsqueeze(0)?;
-        let places = places.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
-        let distance = shift(&biased(&self.bias_v)?.matmul(&places)?)?;
+        let position_keys = ops::swapped(&position_keys, 1)?.unsqueeze(0)?;
+        let position_keys =
+            position_keys.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
+        let distance = shift(&biased(&self.bias_v)?.matmul(&position_keys)?)?;
         let scores = ops::multiple(&ops::add(&content, &distance)?, 1.0 / (each as f64).sqrt())?;
         let shares = ops::softmax(&frames.hide_pairs(&scores, MASKED_SCORE)?)?;
         let shares = self.dropout.forward(&frames.hide_pairs(&shares, 0.0)?, pass)?;
-        let seen = ops::swapped(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
-        self.out.forward(&seen, pass)
+        let attended = ops::swapped(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
+        self.out.forward(&attended, pass)
     }
 
     /// [`RelativeAttention::forward`] in a graph of ONNX.
@@ -231,20 +233,20 @@ impl RelativeAttention {
         let content = biased(graph, &self.bias_u)?;
         let distance = biased(graph, &self.bias_v)?;
         let content = graph.matmul(&content, &key);
-        let places = self.position.onnx(graph, positions)?;
-        let places = graph.reshaped(&places, &[0, heads, each]);
-        let places = graph.transposed(&places, &[1, 2, 0]);
-        let distance = graph.matmul(&distance, &places);
+        let position_keys = self.position.onnx(graph, positions)?;
+        let position_keys = graph.reshaped(&position_keys, &[0, heads, each]);
+        let position_keys = graph.transposed(&position_keys, &[1, 2, 0]);
+        let distance = graph.matmul(&distance, &position_keys);
         let distance = shift_onnx(graph, &distance, t, self.heads);
         let scores = graph.add(&content, &distance);
         let scores = graph.scaled(&scores, 1.0 / (each as f64).sqrt());
         let scores = frames.hide_pairs(graph, &scores, MASKED_SCORE);
         let shares = graph.softmax(&scores);
         let shares = frames.hide_pairs(graph, &shares, 0.0);
-        let seen = graph.matmul(&shares, &value);
-        let seen = graph.transposed(&seen, &[0, 2, 1, 3]);
-        let seen = graph.reshaped(&seen, &[0, 0, width as i64]);
-        self.out.onnx(graph, &seen)
+        let attended = graph.matmul(&shares, &value);
+        let attended = graph.transposed(&attended, &[0, 2, 1, 3]);
+        let attended = graph.reshaped(&attended, &[0, 0, width as i64]);
+        self.out.onnx(graph, &attended)
     }
 }
 

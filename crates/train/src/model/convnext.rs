@@ -102,7 +102,7 @@ impl Architecture for ConvNextConfig {
         let features = builder.pp("features");
         let first = self.size.width;
         let stem = features.pp(0);
-        self.call_by_timm(builder);
+        self.register_timm_names(builder);
         let net = ConvNext {
             stem: conv(&stem.pp(0), channels, first, 4)?,
             stem_norm: norm(&stem.pp(1), first)?,
@@ -140,7 +140,7 @@ impl Architecture for ConvNextConfig {
 
 impl ConvNextConfig {
     /// Registers timm's names.
-    fn call_by_timm(&self, builder: &Builder) {
+    fn register_timm_names(&self, builder: &Builder) {
         const TIMM: &str = Library::Timm.words();
         let is = |own: String, other: String| builder.also_called(TIMM, &own, other);
         for (stage, &blocks) in self.size.blocks.iter().enumerate() {

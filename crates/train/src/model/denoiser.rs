@@ -57,12 +57,12 @@ impl DenoiserConfig<'_> {
 
 /// (observations, numbers), and (actions, numbers) of a chunk.
 pub(super) fn shapes(plan: &ModelPlan) -> Result<([usize; 2], [usize; 2])> {
-    let (&[seen, numbers], &[length, actions]) = (&plan.input[..], &plan.target[..]) else {
+    let (&[n_obs, numbers], &[length, actions]) = (&plan.input[..], &plan.target[..]) else {
         bail!(
             "it predicts chunks of actions: use `data.name = \"trajectories\"` or \"push_t_like\""
         )
     };
-    Ok(([seen, numbers], [length, actions]))
+    Ok(([n_obs, numbers], [length, actions]))
 }
 
 /// The network and its noise schedule.

@@ -29,7 +29,7 @@ pub enum NoiseScheduler {
 pub struct Diffusion {
     betas: Vec<f64>,
     /// Share of the variance of the clean values that is left after each step.
-    kept: Vec<f64>,
+    alphas_cumprod: Vec<f64>,
 }
 
 impl Diffusion {
@@ -41,11 +41,11 @@ impl Diffusion {
         };
         let beta = |step: usize| (1.0 - left(step + 1) / left(step)).min(MAX_BETA);
         let betas: Vec<f64> = (0..steps).map(beta).collect();
-        let kept = betas.iter().scan(1.0, |left, beta| {
+        let alphas_cumprod = betas.iter().scan(1.0, |left, beta| {
             *left *= 1.0 - beta;
             Some(*left)
         });
-        Self { kept: kept.collect(), betas }
+        Self { alphas_cumprod: alphas_cumprod.collect(), betas }
     }
 
     /// Variance of the noise that each step adds.
@@ -54,14 +54,14 @@ impl Diffusion {
     }
 
     /// Share of the variance of the clean values that is left after each step.
-    pub fn kept(&self) -> &[f64] {
-        &self.kept
+    pub fn alphas_cumprod(&self) -> &[f64] {
+        &self.alphas_cumprod
     }
 
     /// Clean values with as much of `noise` as there is after `step`.
     pub fn noised(&self, clean: &[f32], noise: &[f32], step: usize) -> Vec<f32> {
-        let signal = self.kept[step].sqrt();
-        let amount = (1.0 - self.kept[step]).sqrt();
+        let signal = self.alphas_cumprod[step].sqrt();
+        let amount = (1.0 - self.alphas_cumprod[step]).sqrt();
         let mix = |(x, e): (&f32, &f32)| (signal * f64::from(*x) + amount * f64::from(*e)) as f32;
         clean.iter().zip(noise).map(mix).collect()
     }
@@ -85,8 +85,8 @@ impl Diffusion {
         let visited: Vec<usize> = self.visited(count).collect();
         for (i, &step) in visited.iter().enumerate() {
             let noise = predict(&x, step)?;
-            let before = visited.get(i + 1).map_or(1.0, |&next| self.kept[next]);
-            let here = DenoisingStep { kept: self.kept[step], before };
+            let next = visited.get(i + 1).map_or(1.0, |&next| self.alphas_cumprod[next]);
+            let here = DenoisingStep { alpha_cumprod: self.alphas_cumprod[step], next };
             match scheduler {
                 NoiseScheduler::Ddim => here.ddim(&mut x, &noise),
                 NoiseScheduler::Ddpm if i + 1 == visited.len() => here.ddpm(&mut x, &noise, None),
@@ -101,31 +101,32 @@ impl Diffusion {
 #[derive(Clone, Copy)]
 struct DenoisingStep {
     /// Share of the clean values' variance at this step, and at the next that is visited.
-    kept: f64,
-    before: f64,
+    alpha_cumprod: f64,
+    next: f64,
 }
 
 impl DenoisingStep {
     /// Clean value of `x`, if `noise` is its noise.
     fn clean(self, x: f32, noise: f32) -> f64 {
-        let clean = (f64::from(x) - (1.0 - self.kept).sqrt() * f64::from(noise)) / self.kept.sqrt();
+        let clean = (f64::from(x) - (1.0 - self.alpha_cumprod).sqrt() * f64::from(noise))
+            / self.alpha_cumprod.sqrt();
         clean.clamp(-1.0, 1.0)
     }
 
     fn ddim(self, x: &mut [f32], noise: &[f32]) {
-        let signal = self.before.sqrt();
-        let amount = (1.0 - self.before).sqrt();
+        let signal = self.next.sqrt();
+        let amount = (1.0 - self.next).sqrt();
         for (x, &noise) in x.iter_mut().zip(noise) {
             *x = (signal * self.clean(*x, noise) + amount * f64::from(noise)) as f32;
         }
     }
 
     fn ddpm(self, x: &mut [f32], noise: &[f32], drawn: Option<&[f32]>) {
-        let Self { kept, before } = self;
-        let alpha = kept / before;
-        let of_clean = before.sqrt() * (1.0 - alpha) / (1.0 - kept);
-        let of_x = alpha.sqrt() * (1.0 - before) / (1.0 - kept);
-        let variance = (1.0 - before) / (1.0 - kept) * (1.0 - alpha);
+        let Self { alpha_cumprod, next } = self;
+        let alpha = alpha_cumprod / next;
+        let of_clean = next.sqrt() * (1.0 - alpha) / (1.0 - alpha_cumprod);
+        let of_x = alpha.sqrt() * (1.0 - next) / (1.0 - alpha_cumprod);
+        let variance = (1.0 - next) / (1.0 - alpha_cumprod) * (1.0 - alpha);
         let deviation = variance.max(MIN_VARIANCE).sqrt();
         for (i, (x, &noise)) in x.iter_mut().zip(noise).enumerate() {
             let added = drawn.map_or(0.0, |drawn| deviation * f64::from(drawn[i]));
@@ -157,10 +158,10 @@ mod tests {
         near(betas[4], 0.002_576_691_042);
         near(betas[98], 0.749_939_280_4);
         near(betas[99], 0.999);
-        let kept = diffusion.kept();
-        near(kept[0], 0.999_368_718_4);
-        near(kept[50], 0.478_264_632_9);
-        near(kept[99], 2.428_572_279_350_061_5e-7);
+        let alphas_cumprod = diffusion.alphas_cumprod();
+        near(alphas_cumprod[0], 0.999_368_718_4);
+        near(alphas_cumprod[50], 0.478_264_632_9);
+        near(alphas_cumprod[99], 2.428_572_279_350_061_5e-7);
     }
 
     #[test]
@@ -183,8 +184,8 @@ mod tests {
                     10,
                     at(90),
                     |x, step| {
-                        let (signal, amount) =
-                            (diffusion.kept[step].sqrt(), (1.0 - diffusion.kept[step]).sqrt());
+                        let alpha_cumprod = diffusion.alphas_cumprod[step];
+                        let (signal, amount) = (alpha_cumprod.sqrt(), (1.0 - alpha_cumprod).sqrt());
                         let noise = |(x, clean): (&f32, &f32)| {
                             ((f64::from(*x) - signal * f64::from(*clean)) / amount) as f32
                         };

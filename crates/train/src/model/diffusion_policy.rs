@@ -104,11 +104,11 @@ impl DiffusionPolicy {
         plan: &ModelPlan,
         builder: &Builder,
     ) -> Result<Self> {
-        let ([seen, numbers], chunk) = shapes(plan)?;
+        let ([n_obs, numbers], chunk) = shapes(plan)?;
         if plan.cameras.is_some() {
             bail!("it sees no images: use `diffusion_policy_image`, or omit the cameras");
         }
-        Denoiser::new(config.denoiser(), chunk, seen * numbers, builder).map(Self)
+        Denoiser::new(config.denoiser(), chunk, n_obs * numbers, builder).map(Self)
     }
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
@@ -142,7 +142,7 @@ impl DiffusionPolicy {
 }
 
 impl Model for DiffusionPolicy {
-    /// Observations (n, seen, numbers) -> actions (n, length, numbers), with draws of its own.
+    /// Observations (n, n_obs, numbers) -> actions (n, length, numbers), with draws of its own.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.0.sample_any(&input.flatten_from(1)?, pass)
     }

@@ -124,7 +124,7 @@ impl DiffusionPolicyImage {
         plan: &ModelPlan,
         builder: &Builder,
     ) -> Result<Self> {
-        let ([seen, values], chunk) = shapes(plan)?;
+        let ([n_obs, values], chunk) = shapes(plan)?;
         let Some(cameras) = &plan.cameras else {
             bail!("`diffusion_policy_image` takes observations with images, and the data has none")
         };
@@ -143,7 +143,7 @@ impl DiffusionPolicyImage {
         } else {
             vec![encoder(&shared)?]
         };
-        let features = seen * (numbers + 2 * points * n);
+        let features = n_obs * (numbers + 2 * points * n);
         let unet = builder.pp("unet");
         Ok(Self {
             encoders,
@@ -154,7 +154,7 @@ impl DiffusionPolicyImage {
     }
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
-    /// observations (n, seen, numbers and images).
+    /// observations (n, n_obs, numbers and images).
     pub fn predict(
         &self,
         noisy: &Tensor,
@@ -170,21 +170,21 @@ impl DiffusionPolicyImage {
         self.denoiser.diffusion()
     }
 
-    /// Observations (n, seen, values) -> (n, features): of each observation its numbers, then those
+    /// Observations (n, n_obs, values) -> (n, features): of each observation its numbers, then those
     /// of its images.
     fn features(&self, observed: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (n, seen, _) = observed.dims3()?;
+        let (n, n_obs, _) = observed.dims3()?;
         let numbers = self.numbers;
         let cameras = self.cameras.names.len();
         let [channels, height, width] = self.cameras.shape;
         let values = self.cameras.values() / cameras.max(1);
         let images = observed.narrow(2, numbers, cameras * values)?;
-        let images = images.reshape((n * seen, cameras, values))?;
+        let images = images.reshape((n * n_obs, cameras, values))?;
         let of_encoder = |i: usize| {
             let (first, count) = if self.encoders.len() == 1 { (0, cameras) } else { (i, 1) };
             let images = images.narrow(1, first, count)?.contiguous()?;
-            let images = images.reshape((n * seen * count, channels, height, width))?;
-            self.encoders[i].forward(&images, pass)?.reshape((n, seen, ()))
+            let images = images.reshape((n * n_obs * count, channels, height, width))?;
+            self.encoders[i].forward(&images, pass)?.reshape((n, n_obs, ()))
         };
         let features = (0..self.encoders.len()).map(of_encoder).collect::<Result<Vec<_>>>()?;
         let numbers = observed.narrow(2, 0, numbers)?.contiguous()?;
@@ -194,7 +194,7 @@ impl DiffusionPolicyImage {
 
     /// [`DiffusionPolicyImage::features`] in a graph of ONNX.
     fn features_onnx(&self, graph: &mut Graph, observed: &Value) -> Result<Value> {
-        let seen = observed.dims()[1].unwrap_or(1);
+        let n_obs = observed.dims()[1].unwrap_or(1);
         let numbers = self.numbers;
         let (cameras, [channels, height, width]) = (self.cameras.names.len(), self.cameras.shape);
         let values = self.cameras.values() / cameras.max(1);
@@ -207,7 +207,7 @@ impl DiffusionPolicyImage {
             let images = graph.shaped(&images, &[channels, height, width]);
             let found = encoder.onnx(graph, &images)?;
             let each = count * found.features();
-            features.push(graph.shaped(&found, &[seen, each]));
+            features.push(graph.shaped(&found, &[n_obs, each]));
         }
         let all = graph.concatenated(&features.iter().collect::<Vec<_>>(), 2);
         Ok(graph.flattened(&all, 1))
@@ -215,7 +215,7 @@ impl DiffusionPolicyImage {
 }
 
 impl Model for DiffusionPolicyImage {
-    /// Observations (n, seen, values) -> actions (n, length, numbers), with draws of its own.
+    /// Observations (n, n_obs, values) -> actions (n, length, numbers), with draws of its own.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.denoiser.sample_any(&self.features(input, pass)?, pass)
     }

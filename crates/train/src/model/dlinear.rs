@@ -32,9 +32,15 @@ impl Architecture for DLinearConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
         let linear = |name: &str| {
-            let weight = Init::Constant(1.0 / window.seen as f64);
-            let bias = Init::torch_default(window.seen);
-            Linear::with_init(&builder.pp(name), window.seen, window.next, weight, Some(bias))
+            let weight = Init::Constant(1.0 / window.seq_len as f64);
+            let bias = Init::torch_default(window.seq_len);
+            Linear::with_init(
+                &builder.pp(name),
+                window.seq_len,
+                window.pred_len,
+                weight,
+                Some(bias),
+            )
         };
         Ok(Box::new(DLinear {
             window,

@@ -102,7 +102,7 @@ impl Architecture for EfficientNetConfig {
                 let skipped = self.stochastic_depth_prob * blocks.len() as f64 / total as f64;
                 let builder = features.pp(s + 1).pp(i);
                 let options = stage.options(inputs, i == 0, skipped);
-                options.call_by_timm(&builder, &format!("blocks.{s}.{i}"));
+                options.register_timm_names(&builder, &format!("blocks.{s}.{i}"));
                 let block = InvertedResidual::new(&builder, options, &mut size, NORMS)?;
                 blocks.push(Arc::new(block));
                 inputs = stage.3;

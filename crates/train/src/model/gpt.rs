@@ -129,7 +129,7 @@ impl Architecture for GptConfig {
         let mut found = hub::complete(Self::NAME, "a GPT", gpt2::read, pretrained, seq_len)?;
         // Rows beyond the windows are kept, so that weights go back as they came.
         if let Some(rows) = pretrained.and_then(gpt2::positions) {
-            found.give("n_positions", rows);
+            found.set("n_positions", rows);
         }
         Ok(found)
     }
@@ -137,7 +137,7 @@ impl Architecture for GptConfig {
     fn named_as(&self, plan: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
         match library {
             Library::Transformers => {
-                let config = gpt2::written(self, plan, self.positions(plan.input[0]));
+                let config = gpt2::config_json(self, plan, self.positions(plan.input[0]));
                 Ok(Naming { is_gpt2: true, ..Naming::with_config(config) })
             }
             Library::Timm | Library::Torchvision => Err(Naming::unknown()),

@@ -116,7 +116,7 @@ pub(super) struct InvertedResidual {
 
 impl BlockOptions {
     /// Registers timm's names for the parts of the block at `builder`, which timm calls `other`.
-    pub(super) fn call_by_timm(&self, builder: &Builder, other: &str) {
+    pub(super) fn register_timm_names(&self, builder: &Builder, other: &str) {
         let convs: &[[&str; 2]] = if self.expanded == self.inputs {
             &[["conv_dw", "bn1"], ["conv_pw", "bn2"]]
         } else {

@@ -65,11 +65,11 @@ impl Architecture for ITransformerConfig {
         let encoder = builder.pp("encoder");
         Ok(Box::new(ITransformer {
             window,
-            embedding: Linear::new(&embedding.pp("value_embedding"), window.seen, width)?,
+            embedding: Linear::new(&embedding.pp("value_embedding"), window.seq_len, width)?,
             dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
             encoder: Encoder::new(sizes, &encoder)?,
             norm: LayerNorm::new(&encoder.pp("norm"), width)?,
-            projector: Linear::new(&builder.pp("projector"), width, window.next)?,
+            projector: Linear::new(&builder.pp("projector"), width, window.pred_len)?,
         }))
     }
 

@@ -136,7 +136,7 @@ impl Architecture for LlamaConfig {
 
     fn named_as(&self, plan: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
         match library {
-            Library::Transformers => Ok(Naming::with_config(files::written(self, plan))),
+            Library::Transformers => Ok(Naming::with_config(files::config_json(self, plan))),
             Library::Timm | Library::Torchvision => Err(Naming::unknown()),
         }
     }

@@ -129,8 +129,8 @@ impl Table {
     fn onnx(&self, graph: &mut Graph, one_hot: &Value) -> Result<Value> {
         let known = graph.reduced("ReduceSum", one_hot, &[1]);
         let axis = [Attribute::Int("axis", 1), Attribute::Int("keepdims", 0)];
-        let place = graph.node("ArgMax", &[one_hot], &axis, &one_hot.dims()[..1]);
-        let vectors = self.vectors.onnx(graph, &place)?;
+        let index = graph.node("ArgMax", &[one_hot], &axis, &one_hot.dims()[..1]);
+        let vectors = self.vectors.onnx(graph, &index)?;
         Ok(graph.mul(&vectors, &known))
     }
 }

@@ -174,7 +174,7 @@ impl Architecture for MobileNetV3Config {
         let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
         let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, norms, hard)?;
         if self.norm_eps <= MAX_TIMM_EPS {
-            self.call_by_timm(builder, rows, hidden);
+            self.register_timm_names(builder, rows, hidden);
         }
         let classifier = builder.pp("classifier");
         Ok(Box::new(MobileNetV3 {
@@ -241,23 +241,24 @@ impl Architecture for MobileNetV3Config {
 
 impl MobileNetV3Config {
     /// Registers timm's names.
-    fn call_by_timm(&self, builder: &Builder, rows: &[Row], hidden: usize) {
+    fn register_timm_names(&self, builder: &Builder, rows: &[Row], hidden: usize) {
         let stages: &[usize] = match self.size {
             MobileNetV3Size::Small => &[1, 2, 3, 2, 3],
             MobileNetV3Size::Large => &[1, 2, 3, 4, 2, 3],
         };
         let features = builder.pp("features");
-        let (mut inputs, mut place) = (16, 0);
+        let (mut inputs, mut index) = (16, 0);
         for (stage, &blocks) in stages.iter().enumerate() {
             for i in 0..blocks {
-                let options = rows[place].options(inputs);
-                options.call_by_timm(&features.pp(place + 1), &format!("blocks.{stage}.{i}"));
+                let options = rows[index].options(inputs);
+                options
+                    .register_timm_names(&features.pp(index + 1), &format!("blocks.{stage}.{i}"));
                 inputs = options.outputs;
-                place += 1;
+                index += 1;
             }
         }
         let first = features.pp(0);
-        let last = features.pp(place + 1);
+        let last = features.pp(index + 1);
         first.also_called(TIMM, "0", "conv_stem");
         first.also_called(TIMM, "1", "bn1");
         last.also_called(TIMM, "0", format!("blocks.{}.0.conv", stages.len()));

@@ -115,7 +115,7 @@ struct RenamedTensor<'a> {
 }
 
 /// Converts `weights`, a state dict of the model of `params`, to the names and layout of `library`.
-pub(super) fn written(
+pub(super) fn convert(
     weights: &[u8],
     params: &Params,
     library: Library,

@@ -75,8 +75,8 @@ impl Architecture for PatchTstConfig {
         let length = self.patch_len;
         let stride = self.stride;
         // The end is repeated for one more patch.
-        let Some(room) = (window.seen + stride).checked_sub(length) else {
-            bail!("a `patch_len` of {length} is longer than `seq_len` = {}", window.seen)
+        let Some(room) = (window.seq_len + stride).checked_sub(length) else {
+            bail!("a `patch_len` of {length} is longer than `seq_len` = {}", window.seq_len)
         };
         let patches = room / stride + 1;
         if patches > POSITIONS {
@@ -100,7 +100,7 @@ impl Architecture for PatchTstConfig {
             dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
             encoder: Encoder::new(sizes, &encoder)?,
             norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, window.series * patches, 1.0)?,
-            head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.next)?,
+            head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.pred_len)?,
             head_dropout: Dropout::new(&builder.pp("head").pp("dropout"), self.dropout),
         }))
     }
@@ -133,7 +133,7 @@ struct Patches {
 
 impl Patches {
     /// (rows, time steps) -> (rows, patches, length)
-    fn cut(&self, x: &Tensor) -> Result<Tensor> {
+    fn split(&self, x: &Tensor) -> Result<Tensor> {
         let steps = x.dim(1)?;
         let end = x.narrow(1, steps - 1, 1)?.repeat((1, self.stride))?;
         let x = Tensor::cat(&[x, &end], 1)?;
@@ -141,8 +141,8 @@ impl Patches {
         Tensor::stack(&(0..self.count).map(patch).collect::<Result<Vec<_>>>()?, 1)
     }
 
-    /// [`Patches::cut`] in a graph of ONNX: gathers the steps of each patch, some beyond the end.
-    fn cut_onnx(&self, graph: &mut Graph, x: &Value) -> Value {
+    /// [`Patches::split`] in a graph of ONNX: gathers the steps of each patch, some beyond the end.
+    fn split_onnx(&self, graph: &mut Graph, x: &Value) -> Value {
         let last = x.features() - 1;
         let steps = (0..self.count).flat_map(|i| i * self.stride..i * self.stride + self.length);
         let steps: Vec<i64> = steps.map(|step| step.min(last) as i64).collect();
@@ -170,8 +170,8 @@ impl Model for PatchTst {
         let n = input.dim(0)?;
         let series = self.window.series;
         let x = InstanceNorm::new(&self.window.series(input)?, series, Deviation::Population)?;
-        let rows = x.rows.reshape((n * series, self.window.seen))?;
-        let tokens = self.value_embedding.forward(&self.patches.cut(&rows)?, pass)?;
+        let rows = x.rows.reshape((n * series, self.window.seq_len))?;
+        let tokens = self.value_embedding.forward(&self.patches.split(&rows)?, pass)?;
         let positions = self.positions.var()?.narrow(1, 0, self.patches.count)?.detach();
         let tokens = self.dropout.forward(&tokens.broadcast_add(&positions)?, pass)?;
         let tokens = self.encoder.forward(&tokens, pass)?.unsqueeze(2)?;
@@ -179,15 +179,15 @@ impl Model for PatchTst {
         // The original's features come before the patches.
         let flat = ops::swapped(&tokens, 1)?.flatten_from(1)?;
         let y = self.head_dropout.forward(&self.head.forward(&flat, pass)?, pass)?;
-        x.undo(&y.reshape((n, series, self.window.next))?)
+        x.undo(&y.reshape((n, series, self.window.pred_len))?)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
-        let Window { seen, next, series, .. } = self.window;
+        let Window { seq_len, pred_len, series, .. } = self.window;
         let windows = self.window.series_onnx(graph, input);
         let x = InstanceNormOnnx::new(graph, &windows, series, Deviation::Population);
-        let rows = graph.shaped(&x.rows, &[seen]);
-        let patches = self.patches.cut_onnx(graph, &rows);
+        let rows = graph.shaped(&x.rows, &[seq_len]);
+        let patches = self.patches.split_onnx(graph, &rows);
         let tokens = self.value_embedding.onnx(graph, &patches)?;
         let positions = self.positions.onnx(graph)?;
         let positions = graph.narrowed(&positions, 1, 0, self.patches.count);
@@ -197,7 +197,7 @@ impl Model for PatchTst {
         let flat = graph.transposed(&tokens, &[0, 2, 1]);
         let flat = graph.flattened(&flat, 1);
         let y = self.head.onnx(graph, &flat)?;
-        let y = graph.shaped(&y, &[series, next]);
+        let y = graph.shaped(&y, &[series, pred_len]);
         Ok(x.undo(graph, &y))
     }
 }

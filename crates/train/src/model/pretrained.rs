@@ -72,7 +72,7 @@ impl Unfit {
 
 /// The model among `others` that `file` probably belongs to: few of its tensors' names differ from
 /// the model's, and far fewer than in `misfit`.
-pub(super) fn likeliest<'a>(
+pub(super) fn likely_model<'a>(
     others: impl Iterator<Item = (&'a str, Wanted)>,
     file: &Header,
     misfit: &Misfit,
@@ -188,7 +188,7 @@ impl Completion {
         Self { outputs: Some(outputs), options: Options::new() }
     }
 
-    pub(super) fn give(&mut self, key: &str, value: impl Serialize) {
+    pub(super) fn set(&mut self, key: &str, value: impl Serialize) {
         if let Ok(value) = serde_json::to_value(value) {
             self.options.insert(key.to_owned(), value);
         }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// One map, the input itself.
-    fn places(x: &Tensor) -> Vec<Vec<f32>> {
+    fn key_points(x: &Tensor) -> Vec<Vec<f32>> {
         let builder = Builder::new(1);
         let (_, height, width, _) = x.dims4().unwrap();
         let pool = SpatialSoftmax::new(&builder, [height, width, 1], 1).unwrap();
@@ -162,7 +162,7 @@ mod tests {
         // The second image has a peak in the second row of three, the last column of five.
         values[15 + 9] = 40.0;
         let x = Tensor::from_vec(values, (2, 3, 5, 1), &Device::Cpu).unwrap();
-        let found = places(&x);
+        let found = key_points(&x);
         for (found, expected) in found.concat().iter().zip([0.0, 0.0, 1.0, 0.0]) {
             assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
         }

@@ -10,9 +10,9 @@ use crate::plan::ModelPlan;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// Number of input time steps.
-    pub(super) seen: usize,
+    pub(super) seq_len: usize,
     /// Number of predicted time steps.
-    pub(super) next: usize,
+    pub(super) pred_len: usize,
     pub(super) series: usize,
     /// Features of the date.
     pub(super) marks: usize,
@@ -22,8 +22,8 @@ impl Window {
     /// Reads the sizes from the plan.
     pub(super) fn of(plan: &ModelPlan) -> Result<Self> {
         match (&plan.input[..], &plan.target[..]) {
-            (&[seen, rows], &[next, series]) if rows >= series => {
-                Ok(Self { seen, next, series, marks: rows - series })
+            (&[seq_len, rows], &[pred_len, series]) if rows >= series => {
+                Ok(Self { seq_len, pred_len, series, marks: rows - series })
             }
             (input, target) => bail!(
                 "it predicts series: samples are (time steps, series and features of the date) \

@@ -98,9 +98,9 @@ impl Architecture for TimeBridgeConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
         let period = self.period;
-        let patches = window.seen / self.period.max(1);
-        if patches * period != window.seen || patches == 0 {
-            bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seen);
+        let patches = window.seq_len / self.period.max(1);
+        if patches * period != window.seq_len || patches == 0 {
+            bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seq_len);
         }
         if self.stable_len > self.d_model {
             bail!("`stable_len` = {} is more than `d_model` = {}", self.stable_len, self.d_model);
@@ -115,7 +115,7 @@ impl Architecture for TimeBridgeConfig {
             embed,
             dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
             layers,
-            head: Linear::without_bias(&head, patches_out * self.d_model, window.next)?,
+            head: Linear::without_bias(&head, patches_out * self.d_model, window.pred_len)?,
         }))
     }
 
@@ -144,14 +144,14 @@ fn layers(
     let sampling = config.pd_layers;
     let cointegrated = config.ca_layers;
     let mut layers = Vec::new();
-    let seen = patches;
+    let embedded = patches;
     let mut patches = patches;
     for i in 0..integrated + sampling + cointegrated {
         let builder = builder.pp(i);
         let mixing = if i < integrated {
             Mixing::integrated(config, &builder)?
         } else if i < integrated + sampling {
-            let sampled = config.num_p.unwrap_or(seen);
+            let sampled = config.num_p.unwrap_or(embedded);
             let mixing = Mixing::sampling(config, &builder, [patches, sampled])?;
             patches = sampled;
             mixing
@@ -176,23 +176,24 @@ struct TimeBridge {
 
 impl Model for TimeBridge {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let Window { seen, next, series, marks } = self.window;
+        let Window { seq_len, pred_len, series, marks } = self.window;
         let n = input.dim(0)?;
         let x = InstanceNorm::new(input, series, Deviation::Sample)?;
-        let patches = (n, series + marks, self.patches, seen / self.patches);
+        let patches = (n, series + marks, self.patches, seq_len / self.patches);
         let tokens = self.embed.forward(&x.rows.reshape(patches)?, pass)?;
         let tokens = self.dropout.forward(&tokens, pass)?;
         let tokens =
             self.layers.iter().try_fold(tokens, |x, layer| nn::run_block(layer, &x, pass))?;
         let flat = ops::part(&tokens, 1, 0, series)?.flatten_from(2)?;
-        let y = self.head.forward(&flat, pass)?.reshape((n, series, next))?;
+        let y = self.head.forward(&flat, pass)?.reshape((n, series, pred_len))?;
         x.undo(&y)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
-        let Window { seen, series, marks, .. } = self.window;
+        let Window { seq_len, series, marks, .. } = self.window;
         let x = InstanceNormOnnx::new(graph, input, series, Deviation::Sample);
-        let patches = graph.shaped(&x.rows, &[series + marks, self.patches, seen / self.patches]);
+        let patches =
+            graph.shaped(&x.rows, &[series + marks, self.patches, seq_len / self.patches]);
         let tokens = self.embed.onnx(graph, &patches)?;
         let tokens = self.layers.iter().try_fold(tokens, |x, layer| layer.onnx(graph, &x))?;
         let tokens = graph.narrowed(&tokens, 1, 0, series);

@@ -54,12 +54,7 @@ struct ConvBlock {
 }
 
 impl ConvBlock {
-    fn new(
-        builder: &Builder,
-        inputs: usize,
-        outputs: usize,
-        sizes: Sizes<'_>,
-    ) -> Result<Self> {
+    fn new(builder: &Builder, inputs: usize, outputs: usize, sizes: Sizes<'_>) -> Result<Self> {
         let block = builder.pp("block");
         if !outputs.is_multiple_of(sizes.n_groups.max(1)) || sizes.kernel_size.is_multiple_of(2) {
             bail!("`n_groups` must divide every width of `down_dims`, and `kernel_size` be odd");

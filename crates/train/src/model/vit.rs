@@ -113,7 +113,7 @@ impl Architecture for VitConfig {
         let grid = Grid { prefix: 1, sides: [height / patch, width / patch] };
         builder.is_grid_of_positions("pos_embed", grid);
         builder.is_embedding("cls_token");
-        call_by_torchvision(builder);
+        register_torchvision_names(builder);
         Ok(Box::new(Vit {
             cls_token: builder.param("cls_token", &[1, 1, features], cls_token)?,
             pos_embed: builder.param("pos_embed", &[1, patches + 1, features], positions)?,
@@ -153,7 +153,7 @@ impl Architecture for VitConfig {
 const TORCHVISION: &str = Library::Torchvision.words();
 
 /// Registers torchvision's names; older files have other names for the linear layers of `mlp`.
-fn call_by_torchvision(builder: &Builder) {
+fn register_torchvision_names(builder: &Builder) {
     for (own, other) in [
         ("cls_token", "class_token"),
         ("pos_embed", "encoder.pos_embedding"),

@@ -49,11 +49,11 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
         return Err(Refused::Unsupported(wrong));
     }
     let mut found = Completion::of_outputs(sizes.vocab_size);
-    found.give("d_model", sizes.n_embd);
-    found.give("n_layers", sizes.n_layer);
-    found.give("n_heads", sizes.n_head);
-    found.give("bias", true);
-    found.give("activation", activation);
+    found.set("d_model", sizes.n_embd);
+    found.set("n_layers", sizes.n_layer);
+    found.set("n_heads", sizes.n_head);
+    found.set("bias", true);
+    found.set("activation", activation);
     Ok(found)
 }
 
@@ -65,7 +65,7 @@ pub(in crate::model) fn positions(path: &Path) -> Option<usize> {
 }
 
 /// `config.json` of `gpt` for `transformers`.
-pub(in crate::model) fn written(gpt: &GptConfig, plan: &ModelPlan, positions: usize) -> Value {
+pub(in crate::model) fn config_json(gpt: &GptConfig, plan: &ModelPlan, positions: usize) -> Value {
     /// The last token of GPT-2's vocabulary.
     const END_OF_TEXT: usize = 50_256;
     let end = (plan.outputs == END_OF_TEXT + 1).then_some(END_OF_TEXT);

@@ -54,20 +54,20 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
         _ => sizes.num_key_value_heads.unwrap_or(usual_kv_heads),
     };
     let mut found = Completion::of_outputs(sizes.vocab_size);
-    found.give("d_model", sizes.hidden_size);
-    found.give("d_ff", sizes.intermediate_size);
-    found.give("n_layers", sizes.num_hidden_layers);
-    found.give("n_heads", heads);
-    found.give("n_kv_heads", kv_heads);
-    found.give("norm_eps", sizes.rms_norm_eps.unwrap_or(1e-6));
-    found.give("tie_word_embeddings", sizes.tie_word_embeddings.unwrap_or(false));
-    found.give("rope_theta", rope.theta);
-    found.give("rope_scaling", rope.scaling);
+    found.set("d_model", sizes.hidden_size);
+    found.set("d_ff", sizes.intermediate_size);
+    found.set("n_layers", sizes.num_hidden_layers);
+    found.set("n_heads", heads);
+    found.set("n_kv_heads", kv_heads);
+    found.set("norm_eps", sizes.rms_norm_eps.unwrap_or(1e-6));
+    found.set("tie_word_embeddings", sizes.tie_word_embeddings.unwrap_or(false));
+    found.set("rope_theta", rope.theta);
+    found.set("rope_scaling", rope.scaling);
     Ok(found)
 }
 
 /// `config.json` of `llama` for `transformers`.
-pub(in crate::model) fn written(llama: &LlamaConfig, plan: &ModelPlan) -> Value {
+pub(in crate::model) fn config_json(llama: &LlamaConfig, plan: &ModelPlan) -> Value {
     let rope = serde_json::to_value(&llama.rope_scaling).unwrap_or_default();
     let rope = Some(rope).filter(|rope| rope.get("rope_type").is_some_and(Value::is_string));
     json!({

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Kind};
-use crate::model::layers::containers::end;
+use crate::model::layers::containers::last_output;
 use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
 };
@@ -217,7 +217,7 @@ impl Layer for CrossAttention {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         input.sequence()?;
         let layers = scope.sequence("layers", &self.layers, input)?;
-        let output = end(&layers)?;
+        let output = last_output(&layers)?;
         let [_, features] = output.sequence()?;
         check_heads(self.n_heads, features)?;
         Ok(Decided { output, layers, shortcut: Vec::new() })

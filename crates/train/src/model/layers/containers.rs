@@ -31,7 +31,7 @@ impl Kind for Sequential {
 impl Layer for Sequential {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
-        let output = end(&layers)?;
+        let output = last_output(&layers)?;
         Ok(Decided { output, layers, shortcut: Vec::new() })
     }
 
@@ -41,7 +41,7 @@ impl Layer for Sequential {
 }
 
 /// Output of the last of `layers`; an error if there is none.
-pub(super) fn end(layers: &[LayerPlan]) -> Result<Flow, Unfit> {
+pub(super) fn last_output(layers: &[LayerPlan]) -> Result<Flow, Unfit> {
     let last = layers.last().map(|last| last.output);
     last.ok_or_else(|| Unfit::of_all("has no layers inside".to_owned()))
 }
@@ -89,7 +89,7 @@ impl Kind for Repeat {
 impl Layer for Repeat {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
-        let output = end(&layers)?;
+        let output = last_output(&layers)?;
         Ok(Decided { output, layers, shortcut: Vec::new() })
     }
 
@@ -136,7 +136,7 @@ impl Layer for Residual {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let shortcut = scope.sequence("shortcut", &self.shortcut, input)?;
-        let output = end(&layers)?;
+        let output = last_output(&layers)?;
         let around = shortcut.last().map_or(input, |last| last.output);
         if output != around {
             let help = "make their shapes match, for example with `shortcut`: they are added";
@@ -231,7 +231,7 @@ impl Layer for Product {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let shortcut = scope.sequence("shortcut", &self.shortcut, input)?;
-        let gate = end(&layers)?;
+        let gate = last_output(&layers)?;
         let output = shortcut.last().map_or(input, |last| last.output);
         let is_gate = matches!(gate, Flow::Vector(n) if Some(n) == output.features());
         if gate != output && !is_gate {
@@ -288,7 +288,7 @@ impl Kind for Concat {
 impl Layer for Concat {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let layers = scope.branches("layers", &self.layers, input)?;
-        end(&layers)?;
+        last_output(&layers)?;
         let first = layers.first().map_or(input, |branch| branch.output);
         let mut features = 0;
         for (index, branch) in layers.iter().enumerate() {

@@ -79,7 +79,7 @@ impl Kind for Conv1d {
 impl Layer for Conv1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [steps, features] = input.sequence()?;
-        divided(self.groups, features, self.out_channels)?;
+        check_groups(self.groups, features, self.out_channels)?;
         let (slide, behind) = self.slide()?;
         let steps = slide.along(steps + behind, input, Rounding::Down)?;
         Ok(input.slid(steps, self.out_channels as usize, slide.stride).into())
@@ -222,7 +222,7 @@ impl Kind for Conv2d {
 impl Layer for Conv2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [channels, height, width] = input.image()?;
-        divided(self.groups, channels, self.out_channels)?;
+        check_groups(self.groups, channels, self.out_channels)?;
         let [(down, below), (right, behind)] = self.slides()?;
         let height = down.along(height + below, input, Rounding::Down)?;
         let width = right.along(width + behind, input, Rounding::Down)?;
@@ -347,7 +347,7 @@ impl Kind for ConvTranspose2d {
 impl Layer for ConvTranspose2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [channels, height, width] = input.image()?;
-        divided(self.groups, channels, self.out_channels)?;
+        check_groups(self.groups, channels, self.out_channels)?;
         let height = self.along(height)?;
         let width = self.along(width)?;
         Ok(Flow::Image([self.out_channels as usize, height, width]).into())
@@ -392,7 +392,7 @@ impl Forward for nn::ConvTranspose2d {
 }
 
 /// Checks that `groups` divides the channels of the input and of the output.
-fn divided(groups: u32, inputs: usize, outputs: u32) -> Result<(), Unfit> {
+fn check_groups(groups: u32, inputs: usize, outputs: u32) -> Result<(), Unfit> {
     let divides = |n: usize| n.is_multiple_of(groups as usize);
     if divides(inputs) && divides(outputs as usize) {
         return Ok(());

@@ -68,7 +68,7 @@ impl Kind for MaxPool2d {
 
 impl Layer for MaxPool2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.pooling()?.over(input)?.into())
+        Ok(self.pooling()?.image_output(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
@@ -139,7 +139,7 @@ impl Kind for AvgPool2d {
 
 impl Layer for AvgPool2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.pooling()?.over(input)?.into())
+        Ok(self.pooling()?.image_output(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
@@ -149,7 +149,7 @@ impl Layer for AvgPool2d {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
         let pool = MeanOverImage { pooling, count_include_pad: self.count_include_pad };
-        if !pooling.is_square() && !pool.is_by_lines() {
+        if !pooling.is_square() && !pool.averages_by_axis() {
             site.builder().computes_on_cpu();
         }
         Ok(Node::of(pool))
@@ -164,7 +164,7 @@ struct MeanOverImage {
 impl MeanOverImage {
     /// True if windows average unequal numbers of pixels, so that rows and columns are averaged one
     /// after the other.
-    fn is_by_lines(&self) -> bool {
+    fn averages_by_axis(&self) -> bool {
         self.pooling.rounding == Rounding::Up || !self.count_include_pad
     }
 }
@@ -172,7 +172,7 @@ impl MeanOverImage {
 impl Forward for MeanOverImage {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         let pooling = self.pooling;
-        if !self.is_by_lines() {
+        if !self.averages_by_axis() {
             return ops::average_pool2d_over(x, pooling.kernel, pooling.slides);
         }
         let lines = |axis: usize| {
@@ -233,8 +233,8 @@ impl Kind for MaxPool1d {
 impl Layer for MaxPool1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         input.sequence()?;
-        holds(self.kernel_size as usize)?;
-        Ok(self.pooling()?.over_steps(input)?.into())
+        check_window_size(self.kernel_size as usize)?;
+        Ok(self.pooling()?.sequence_output(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
@@ -304,7 +304,7 @@ impl Kind for AvgPool1d {
 
 impl Layer for AvgPool1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.pooling()?.over_steps(input)?.into())
+        Ok(self.pooling()?.sequence_output(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
@@ -490,16 +490,16 @@ impl Pooling {
     }
 
     /// Shape of an image after pooling; an error if a window would see only padding.
-    fn over(self, input: Flow) -> Result<Flow, Unfit> {
+    fn image_output(self, input: Flow) -> Result<Flow, Unfit> {
         let [channels, height, width] = input.image()?;
-        holds(self.kernel[0].saturating_mul(self.kernel[1]))?;
+        check_window_size(self.kernel[0].saturating_mul(self.kernel[1]))?;
         let height = self.along(0, height, input)?;
         let width = self.along(1, width, input)?;
         Ok(Flow::Image([channels, height, width]))
     }
 
     /// Shape of a sequence after pooling; an error if a window would see only padding.
-    fn over_steps(self, input: Flow) -> Result<Flow, Unfit> {
+    fn sequence_output(self, input: Flow) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
         Ok(input.slid(self.along(1, steps, input)?, features, self.slides.stride[1]))
     }
@@ -520,8 +520,8 @@ impl Pooling {
     /// Max pooling of x (n, h, w, c) in a graph of ONNX.
     fn max_pool_onnx(self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         // Runtimes refuse padding that is wider than the window, as a dilated one may need it.
-        let low = |graph: &mut Graph, x: &Value, axis: usize, places: usize| {
-            graph.padded_by(f64::NEG_INFINITY, x, 1 + axis, [0, places])
+        let low = |graph: &mut Graph, x: &Value, axis: usize, n: usize| {
+            graph.padded_by(f64::NEG_INFINITY, x, 1 + axis, [0, n])
         };
         let [rows, columns] = self.over_the_edge(x)?;
         let x = low(graph, x, 0, rows);
@@ -585,10 +585,10 @@ impl Pooling {
 }
 
 /// Checks that max pooling can number the elements of a window.
-fn holds(places: usize) -> Result<(), Unfit> {
-    if places <= MAX_PIXELS {
+fn check_window_size(n: usize) -> Result<(), Unfit> {
+    if n <= MAX_PIXELS {
         return Ok(());
     }
-    let what = format!("is a window of {places} places, more than {MAX_PIXELS}");
+    let what = format!("is a window of {n} places, more than {MAX_PIXELS}");
     Err(Unfit { key: "kernel_size", what, help: None })
 }
