@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::copied::{self, Copied, Snapshot};
 use crate::checkpoint::save::{Destination, Written};
+use crate::checkpoint::state_copy::{self, Copied, Snapshot};
 use crate::checkpoint::{Error, Importance};
 use crate::event::Saved;
 use crate::failpoint;
@@ -107,7 +107,7 @@ impl Writer {
         destination.settle(snapshot.state.step)?;
         let plan = &snapshot.plan.checkpoint;
         let is_rare = plan.every == Cadence::Never && plan.keep_best == 0;
-        let sizes = if is_rare { [0; 3] } else { copied::sizes(snapshot) };
+        let sizes = if is_rare { [0; 3] } else { state_copy::sizes(snapshot) };
         Self::with_store(sizes, Box::new(move |copied| destination.write(copied)))
     }
 

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::FILES;
 use crate::checkpoint::links::{NAMES, was_a_link};
-use crate::checkpoint::load::step_of;
+use crate::checkpoint::load::{PIN, step_of};
 use crate::checkpoint::manifest::MANIFEST;
-use crate::checkpoint::pin::PIN;
 use crate::files;
 
 /// What is in a folder of checkpoints.

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use safetensors::tensor::TensorView;
 use safetensors::{SafeTensorError, SafeTensors};
@@ -12,9 +12,10 @@ use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
 use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{OpenFiles, contents};
-use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links, pin};
+use crate::checkpoint::{Error, FILES, MODEL, OPTIMIZER, STATE, entries, links};
 use crate::engine::TrainState;
 use crate::event::{Best, TIE_BREAKER};
+use crate::files::{self, NewFile};
 use crate::nn::Params;
 use crate::optim::ParameterState;
 use crate::plan::{CheckpointPlan, Plan};
@@ -246,7 +247,7 @@ fn newest_that<T>(
 
 /// The checkpoint in the folder `path`.
 pub fn open(path: &Path) -> Result<Opened, Error> {
-    if let Some(held) = pin::held(path) {
+    if let Some(held) = held(path) {
         return Ok(held);
     }
     // The run may delete the folder, and make it again, at any moment.
@@ -395,4 +396,37 @@ fn read_checked(files: &OpenFiles, name: &str, manifest: &Manifest) -> Result<Ve
 
 pub(crate) fn misfit(path: &Path, why: String) -> Error {
     Error::Misfit { path: path.to_owned(), why }
+}
+
+/// Name of the folder, beside the checkpoints of a run, with the one of another run that its first
+/// weights are from.
+pub const PIN: &str = "pretrained";
+
+/// Those that this process keeps open.
+static HELD: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+/// Keeps a checkpoint open to the end of this process, so that it can be opened again by its path
+/// also when it is deleted.
+pub fn hold(opened: &Opened) {
+    if held(&opened.path).is_none() {
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(opened.clone());
+    }
+}
+
+/// The one of this path, if it is kept open.
+pub fn held(path: &Path) -> Option<Opened> {
+    let all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    all.iter().find(|opened| opened.path == path).cloned()
+}
+
+/// Makes `folder` the same checkpoint, which takes no space where the file system has hard links.
+pub fn pin(opened: &Opened, folder: &Path) -> Result<(), Error> {
+    files::write_folder_atomic(folder, |temporary| {
+        for name in FILES.into_iter().chain([manifest::MANIFEST]) {
+            let damaged = |damage| Error::Damaged { path: opened.path.clone(), damage };
+            let file = opened.files.get(name).map_err(damaged)?;
+            NewFile::link_or_copy(file, &opened.path.join(name), &temporary.join(name))?;
+        }
+        Ok(())
+    })
 }

@@ -15,12 +15,11 @@
 
 mod adapters;
 mod difference;
-mod copied;
+mod state_copy;
 mod entries;
 mod links;
 mod load;
 mod manifest;
-mod pin;
 mod retention;
 mod save;
 mod tensors;
@@ -29,20 +28,17 @@ mod contents;
 mod background_writer;
 
 pub use adapters::{merged, peft, peft_config};
-pub use background_writer::Overdue;
-pub use background_writer::Writer;
+pub use background_writer::{Overdue, Writer};
 pub use contents::{Contents, contents};
-pub use copied::Snapshot;
-pub use load::average;
-pub use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
-pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
-pub use load::{restore_newest_part, restore_part};
+pub use load::{
+    Opened, PIN, all, average, averaged_model, best, best_or_newest, best_until, held, hold,
+    is_checkpoint, model, newest, open, pin, restore, restore_newest, restore_newest_part,
+    restore_part, verify,
+};
 pub use manifest::{Damage, Manifest, parse};
-pub use pin::{PIN, held, hold, pin};
-pub use save::name;
-pub use save::{Destination, save};
-pub use tensors::Tensor;
-pub use tensors::tensors;
+pub use save::{Destination, name, save};
+pub use state_copy::Snapshot;
+pub use tensors::{Tensor, tensors};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use {manifest::sealed_anew, tensors::header_of};
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::checkpoint::copied::{Copied, FileCopy, Snapshot};
 use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
 use crate::checkpoint::retention;
+use crate::checkpoint::state_copy::{Copied, FileCopy, Snapshot};
 use crate::checkpoint::{Error, FORMAT, links, load};
 use crate::event::Saved;
 use crate::failpoint;

@@ -11,12 +11,12 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use crate::checkpoint::Error;
-use crate::checkpoint::copied::are_finite;
 use crate::checkpoint::entries::{Entry, Target};
 use crate::checkpoint::load::{Opened, entry, misfit};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::checkpoint::manifest::HEADER;
 use crate::checkpoint::manifest::{Damage, FileEntry, Part};
+use crate::checkpoint::state_copy::are_finite;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::checkpoint::verify::open_whole;
 use crate::checkpoint::verify::{PIECE, contents};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::collective::call::lengths_tag;
 use crate::collective::exchange::Connection;
 use crate::collective::links::{Exchange, Interrupts, Links, Meanwhile};
-use crate::collective::subtrees::subtrees;
+use crate::collective::reduce::subtrees;
 use crate::collective::{Call, Collective, Elements, Error, GradientBuffer, Op};
 use crate::plan::AllReduce;
 use crate::transport::Peer;

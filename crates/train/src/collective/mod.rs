@@ -20,19 +20,16 @@
 mod call;
 mod error;
 mod reduce;
-mod subtrees;
 mod shared_mapping;
 mod gradient_buffer;
 mod group;
 #[cfg(any(feature = "cuda", test))]
 mod device_group;
-mod solo;
 mod shm_barrier;
 mod shm;
 mod message;
 mod links;
 mod exchange;
-mod gather_tree;
 mod inter_node_group;
 mod hierarchical_group;
 mod compressed;
@@ -49,8 +46,7 @@ pub use call::{Call, Op};
 pub use compressed::compressed;
 pub use error::{Error, Missing};
 pub use gradient_buffer::{Elements, GradientBuffer};
-pub use group::Collective;
+pub use group::{Collective, alone};
 #[cfg(any(feature = "cuda", test))]
 pub(crate) use group::{DeviceExchange, OnGpu};
 pub use reduce::tree_sum;
-pub use solo::alone;

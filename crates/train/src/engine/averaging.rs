@@ -4,16 +4,12 @@
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.
 
-mod lookahead;
-mod swa;
-
 use candle_core::{Result, Var};
 
 use crate::engine::{Engine, Error, TrainState};
 use crate::nn::{Buffer, Param, Params, change_all, change_values};
-use crate::optim::{ParameterState, Update};
-
-pub(super) use swa::swa_lr;
+use crate::optim::{ParameterState, Update, follow_values};
+use crate::plan::LookaheadPlan;
 
 /// What so many states are kept of: parameters, then, if there are as many, moving buffers.
 pub(super) fn averaged_vars(params: &Params, n_states: usize) -> Result<Vec<&Var>> {
@@ -81,5 +77,52 @@ impl Engine {
         (self.optimizer_state, self.home) = (optimizer_state, Some(step));
         self.release_optimizer_state();
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
+    }
+
+    /// Lets fast and slow weights meet after a step where that is due.
+    pub(super) fn look_ahead(&mut self) -> std::result::Result<(), Error> {
+        let step = self.state.step;
+        let last = self.plan.length.total_steps;
+        let Some(plan) = self.plan.lookahead.filter(|plan| plan.is_due(step)) else {
+            return Ok(());
+        };
+        self.bring_home()?;
+        let met = self.meet_averages(share(&plan, step, last) as f32);
+        met.map_err(|source| Error::Tensor { phase: "lookahead", step, source })
+    }
+
+    fn meet_averages(&mut self, share: f32) -> Result<()> {
+        let vars = averaged_vars(&self.params, self.optimizer_state.len())?;
+        for (var, state) in vars.into_iter().zip(&mut self.optimizer_state) {
+            change_values(var, |values| {
+                follow_values(&mut state.average, values, share);
+                values.copy_from_slice(&state.average);
+            })?;
+        }
+        self.reducer.take_over(&self.optimizer_state)
+    }
+}
+
+/// The share of their way that the slow weights go to the fast ones after `step` steps of `last`: `alpha`, or, with a `power`, from all of it
+/// in the beginning down to `alpha` in the end.
+fn share(plan: &LookaheadPlan, step: u64, last: u64) -> f64 {
+    let done = (step as f64 / last.max(1) as f64).min(1.0);
+    1.0 - (1.0 - plan.alpha) * plan.power.map_or(1.0, |power| done.powf(power))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_falls_to_alpha_as_in_airbench94() {
+        // 1 - 0.95^5 (step / 100)^3
+        let plan = LookaheadPlan { k: 5, alpha: 1.0 - 0.95_f64.powi(5), power: Some(3.0) };
+        for (step, expected) in [(5, 0.999_903_277), (50, 0.903_277_382), (100, 0.226_219_062)] {
+            assert!((share(&plan, step, 100) - expected).abs() < 1e-8, "{step}");
+        }
+        let constant = LookaheadPlan { power: None, alpha: 0.5, ..plan };
+        assert_eq!(share(&constant, 5, 100), 0.5);
+        assert!(constant.is_due(10) && !constant.is_due(11));
     }
 }

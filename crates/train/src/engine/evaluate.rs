@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::Collective;
@@ -14,7 +14,7 @@ use crate::engine::step::NextBatch;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error};
 use crate::event::{Phase, Stop};
-use crate::loss::counted_samples;
+use crate::loss::{counted, counted_samples};
 use crate::metric::{self, MetricState};
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
@@ -22,7 +22,7 @@ use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
 use crate::rng::Key;
 
 /// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
-pub(super) const EVALUATION: u64 = u64::MAX;
+const EVALUATION: u64 = u64::MAX;
 
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,6 +395,55 @@ impl Engine {
         let metrics = std::iter::once(("loss", loss)).chain(measured);
         let name = split.name();
         metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
+    }
+
+    /// Runs `work` with the weights that are evaluated: the averages, where they are complete.
+    pub fn with_evaluated<T>(&mut self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
+        let step = self.state.step;
+        let result = self.averaged(|engine| work(engine));
+        result.map_err(|source| Error::Tensor { phase: "prediction", step, source })
+    }
+
+    /// The answer to each sample of `batch`, its numbers one after the other, with the weights at
+    /// hand; as evaluations compare it.
+    pub fn answers_to(&self, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
+        self.told(|| {
+            let answers = self.asked(batch)?;
+            let answers = answers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+            answers.flatten_from(1)?.to_vec2()
+        })
+    }
+
+    /// The mean loss of each sample of `batch`, a text, and how many tokens it is the mean of.
+    pub fn token_losses(&self, batch: &Batch) -> Result<Vec<(f64, u64)>, Error> {
+        self.told(|| {
+            let outputs = self.asked(batch)?;
+            let one = |at| {
+                let output = outputs.narrow(0, at, 1)?;
+                let target = batch.targets.narrow(0, at, 1)?;
+                let tokens = match target.dtype() {
+                    DType::I64 => counted(&target)?,
+                    _ => target.elem_count(),
+                };
+                Ok((f64::from(scalar(&self.loss.measured(&output, &target)?)?), tokens as u64))
+            };
+            (0..batch.samples.len()).map(one).collect()
+        })
+    }
+
+    fn asked(&self, batch: &Batch) -> candle_core::Result<Tensor> {
+        let pass = ForwardContext {
+            convolutions: self.plan.convolutions,
+            ..ForwardContext::eval(self.plan.precision)
+        };
+        let draws = draws(&self.plan, EVALUATION, &batch.samples);
+        let DeviceBatch { inputs, .. } = self.batch_on_device(batch)?;
+        asked(&*self.model, &inputs, &draws, &pass)
+    }
+
+    fn told<T>(&self, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, Error> {
+        let step = self.state.step;
+        work().map_err(|source| Error::Tensor { phase: "prediction", step, source })
     }
 }
 

@@ -3,8 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::engine::correct::correct;
-use crate::engine::pass::{Measured, Passes};
+use crate::engine::pass::{Measured, Passes, correct};
 use crate::engine::step::Step;
 use crate::engine::vote::{PassReport, Totals};
 use crate::engine::{Engine, Error};

@@ -7,21 +7,15 @@
 mod averaging;
 #[cfg(any(feature = "cuda", test))]
 mod graph_capture;
-mod clock;
 mod rank_consistency;
 mod error;
 mod evaluate;
-mod answers;
 #[cfg(feature = "cuda")]
 mod graph_pass;
 #[cfg(feature = "cuda")]
 mod gpu_step;
 mod sync_batchnorm;
-mod correct;
-mod shard_group;
-mod clip;
 mod early_stopping;
-mod freezing;
 mod batch_to_device;
 mod pass;
 mod profile_pass;
@@ -33,7 +27,8 @@ mod start;
 mod state;
 mod step;
 mod straggler;
-mod update;
+mod swa;
+mod optimizer_step;
 mod vote;
 
 use std::collections::BTreeMap;
@@ -42,12 +37,12 @@ use std::sync::Arc;
 pub use crate::event::Stop;
 pub use averaging::swap_averages;
 pub use batch_to_device::DeviceTensors;
-pub use clock::Clock;
 pub use early_stopping::EarlyStopping;
 pub use error::Error;
 pub use evaluate::{Evaluation, Split, Worst};
 pub use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
+pub use rank_stats::Clock;
 pub use scaler::Scaler;
 pub use state::{EpochSums, LeftToDo, SwaState, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
@@ -236,9 +231,9 @@ impl Engine {
         let plan = &self.plan;
         let done = self.state.step;
         let rates = |done| self.schedule().rates(done, &self.state.plateau);
-        let averaging = plan.swa.and_then(|swa| {
-            averaging::swa_lr(&swa, done, plan.length.steps_per_epoch, rates(swa.start).lr)
-        });
+        let averaging = plan
+            .swa
+            .and_then(|of| swa::swa_lr(&of, done, plan.length.steps_per_epoch, rates(of.start).lr));
         Rates { lr: averaging.unwrap_or(rates(done).lr), ..rates(done) }
     }
 

@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use crate::collective::{self, Collective, Elements};
+use crate::engine::optimizer_step::planned_update;
 use crate::engine::reducer::buckets::Layout;
-use crate::engine::update::planned_update;
 use crate::engine::{Engine, Error};
 use crate::event::Phase;
 use crate::nn::{Param, Params};

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{D, Device, Result, Tensor};
 
 use crate::data::Batch;
 use crate::data::sampler::MicroBatch;
 use crate::engine::batch_to_device::DeviceBatch;
-use crate::engine::correct::correct;
 use crate::engine::vote::PassReport;
-use crate::loss::Loss;
+use crate::loss::{Loss, counted, rows};
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params, Track};
-use crate::ops::{BatchGroup, GradientSink};
-use crate::plan::Plan;
+use crate::ops::{BatchGroup, GradientSink, count_correct};
+use crate::plan::{LossPlan, Plan};
 use crate::rng::{Key, Purpose};
 
 /// What passes have in common: threads share it.
@@ -168,4 +167,20 @@ pub(super) fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
 /// The value of a scalar. On a GPU this waits for the device.
 pub(super) fn scalar(loss: &Tensor) -> Result<f32> {
     loss.to_scalar()
+}
+
+/// Number of answers whose largest output is that of their label, and of all answers; 0 for
+/// regression.
+pub(super) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
+    if !plan.has_classes() {
+        return Ok([0, 0]);
+    }
+    if targets.dtype().is_float() {
+        // Of a mixture the class with the larger share is right.
+        let labels = targets.argmax(D::Minus1)?.to_device(&Device::Cpu)?;
+        return Ok([count_correct(outputs, &labels)? as u64, labels.elem_count() as u64]);
+    }
+    let (outputs, targets) = rows(outputs, targets)?;
+    let right = count_correct(&outputs, &targets)?;
+    Ok([right as u64, counted(&targets)? as u64])
 }

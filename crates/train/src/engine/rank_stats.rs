@@ -1,10 +1,11 @@
 //! What each rank has done so far, from all ranks to the record of rank 0: with the votes of a
 //! step, so that no call is added to it. Rank 0 asks by its clock, in a vote of the step before.
 
+use std::time::Instant;
+
 use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Clock;
 use crate::event::{RankStats, TimeShares};
 use crate::memory;
 use crate::ops::{GpuUsage, gpu_usage};
@@ -109,6 +110,28 @@ impl StatsClock {
     /// The last reports, once.
     pub(crate) fn take(&mut self) -> Option<RankStats> {
         self.found.take()
+    }
+}
+
+/// A running stopwatch.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Processor time that all threads of this process have used, in seconds.
+    fn cpu_seconds() -> f64 {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        spent.tv_sec as f64 + 1e-9 * spent.tv_nsec as f64
+    }
+
+    /// Seconds since the start.
+    pub fn seconds(self) -> f64 {
+        self.0.elapsed().as_secs_f64()
     }
 }
 

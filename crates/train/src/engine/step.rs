@@ -2,10 +2,10 @@
 
 use crate::data::sampler::MicroBatch;
 use crate::data::{self, Batch};
+use crate::engine::optimizer_step::MeanGradient;
 use crate::engine::pass::{Found, Passes, Placed};
 use crate::engine::rank_stats::RankReport;
 use crate::engine::straggler::Stragglers;
-use crate::engine::update::MeanGradient;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
 use crate::engine::{Clock, Engine, Error};
 use crate::event::{Phase, Stop};

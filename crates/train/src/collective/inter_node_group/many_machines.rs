@@ -3,7 +3,7 @@
 //! docs/internals.md is printed by
 //!
 //! ```text
-//! cargo test --lib -- collective::leaders::many_machines --nocapture
+//! cargo test --lib -- collective::inter_node_group::many_machines --nocapture
 //! ```
 
 use std::collections::VecDeque;
@@ -13,10 +13,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use super::tests::{bits, tree, value};
-use super::words::PIECE;
+use super::words::{FEW, PIECE, height};
 use super::*;
 use crate::collective::Missing;
-use crate::collective::gather_tree::{FEW, height};
 use crate::collective::links::Message;
 use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 

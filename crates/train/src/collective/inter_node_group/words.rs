@@ -4,10 +4,10 @@
 //! everyone tells the leader above that it is here; then the bytes go up, and those of all come
 //! down. Broadcasts go down the same tree.
 
+use std::ops::Range;
 use std::sync::MutexGuard;
 
 use super::{InterNodeGroup, State};
-use crate::collective::gather_tree::{self, FEW, children, depth, height, parent};
 use crate::collective::links::Message;
 use crate::collective::message::Target;
 use crate::collective::{Call, Error, Op};
@@ -50,7 +50,7 @@ impl InterNodeGroup {
         }
         let told = self.gather_by_tree(state, call, mine)?;
         let damaged = || Error::Connections { what: "what machines told is damaged".to_owned() };
-        for (place, bytes) in gather_tree::unpack(&told).ok_or_else(damaged)? {
+        for (place, bytes) in unpack(&told).ok_or_else(damaged)? {
             *all.get_mut(place).ok_or_else(damaged)? = bytes;
         }
         Ok(all)
@@ -84,7 +84,7 @@ impl InterNodeGroup {
         });
         let round = self.round(call, 1, height(me, machines));
         state.links.exchange(&round, theirs.collect())?;
-        let own = mine.map_or(Vec::new(), |mine| gather_tree::pack(&[(me, mine.to_vec())]));
+        let own = mine.map_or(Vec::new(), |mine| pack(&[(me, mine.to_vec())]));
         let mut all = [own, told.concat()].concat();
         if let Some(peer) = above {
             let up = Message { peer, out: Some(&all), into: None };
@@ -153,5 +153,91 @@ impl InterNodeGroup {
             state.links.exchange(&self.round(&call, 0, 0), messages)
         };
         state.record(done)
+    }
+}
+
+/// So many machines need no tree: each talks to each, in one step.
+pub(super) const FEW: usize = 8;
+const CHILDREN: usize = 8;
+
+/// The leader above that of machine `place`.
+fn parent(place: usize) -> Option<usize> {
+    place.checked_sub(1).map(|before| before / CHILDREN)
+}
+
+/// The leaders below that of machine `place`, of so many.
+fn children(place: usize, machines: usize) -> Range<usize> {
+    let first = CHILDREN * place + 1;
+    first.min(machines)..(first + CHILDREN).min(machines)
+}
+
+/// Steps from the leader of machine `place` to the first.
+fn depth(place: usize) -> u32 {
+    std::iter::successors(parent(place), |place| parent(*place)).count() as u32
+}
+
+/// Steps from the leader of machine `place` to the farthest below it.
+pub(super) fn height(place: usize, machines: usize) -> u32 {
+    let mut first = children(place, machines);
+    let mut height = 0;
+    while !first.is_empty() {
+        height += 1;
+        first = children(first.start, machines);
+    }
+    height
+}
+
+/// What some machines have told, each with its number, as one message.
+fn pack(told: &[(usize, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (place, of_machine) in told {
+        bytes.extend((*place as u64).to_le_bytes());
+        bytes.extend((of_machine.len() as u64).to_le_bytes());
+        bytes.extend(of_machine);
+    }
+    bytes
+}
+
+/// What [`pack`] has packed.
+fn unpack(mut bytes: &[u8]) -> Option<Vec<(usize, Vec<u8>)>> {
+    let mut told = Vec::new();
+    while !bytes.is_empty() {
+        let (place, rest) = bytes.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+        let (one, rest) = rest.split_at_checked(length)?;
+        told.push((usize::try_from(u64::from_le_bytes(*place)).ok()?, one.to_vec()));
+        bytes = rest;
+    }
+    Some(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_but_the_first_has_one_above_it_that_knows_it() {
+        for machines in 1..300 {
+            for place in 0..machines {
+                let above = parent(place);
+                assert_eq!(above.is_none(), place == 0);
+                assert!(above.is_none_or(|above| children(above, machines).contains(&place)));
+            }
+            let below: usize = (0..machines).map(|place| children(place, machines).len()).sum();
+            assert_eq!(below, machines - 1);
+            let deepest = (0..machines).map(depth).max();
+            assert_eq!(deepest, Some(height(0, machines)), "{machines} machines");
+        }
+        assert_eq!([9, 10, 73, 74, 1024].map(|machines| height(0, machines)), [1, 2, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_and_what_is_cut_is_not() {
+        let told = vec![(3, b"abc".to_vec()), (0, vec![]), (1024, vec![7; 20])];
+        let bytes = pack(&told);
+        assert_eq!(unpack(&bytes), Some(told));
+        assert_eq!(unpack(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(unpack(&[]), Some(vec![]));
     }
 }

@@ -11,14 +11,12 @@
 //! in our order, and not `MPI_Iallreduce` in its own, unless the plan says so. No call blocks: all
 //! are polled, so that every wait has a deadline.
 
-mod search;
 mod library;
 mod world;
 mod end;
 mod links;
 
 pub use end::abort;
-pub use search::{Family, Launcher};
-pub use world::{StartError, check, leave, start};
+pub use world::{Family, Launcher, StartError, check, leave, start};
 
 pub(super) use links::MpiLinks;

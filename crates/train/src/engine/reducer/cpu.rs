@@ -1,5 +1,5 @@
 //! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
-//! communication thread reduces full buckets while backward goes on. They are sums; `update.rs`
+//! communication thread reduces full buckets while backward goes on. They are sums; `optimizer_step.rs`
 //! divides.
 //!
 //! A bucket's memory is owned by the thread that works on it: it is moved to the communication
@@ -13,17 +13,17 @@
 //! the lower part of the fixed binary tree, like a binary counter; the collective continues the
 //! same tree over ranks.
 
-mod sharing;
-mod store;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use candle_core::bail;
+use rayon::prelude::*;
+
 use crate::collective::{self, Collective, GradientBuffer};
 use crate::engine::error::Error;
-use crate::engine::ownership::{Division, Ownership, is_mine};
+use crate::engine::ownership::{Division, Ownership, gather, is_mine};
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::engine::reducer::progress::Progress;
@@ -32,7 +32,7 @@ use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
 use crate::optim::{ParameterState, Part, Update, shared_sum_of_squares, sum_of_squares};
 use crate::plan::OptimizerPlan;
-use store::{Full, State, Store, add, turn_bit};
+use crate::units::Rank;
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct CpuReducer {
@@ -326,5 +326,205 @@ fn turn_bit_of(values: &mut [f32], point: &str) {
         && let Some(value) = values.first_mut()
     {
         turn_bit(value, 0);
+    }
+}
+
+/// Values that one thread copies or adds.
+const PIECE: usize = 1 << 16;
+
+/// What operations write to.
+struct Store {
+    layout: Layout,
+    /// Buckets leave as soon as they are full, or all at the end of the step.
+    overlap: bool,
+    state: Mutex<State>,
+}
+
+/// A bucket that leaves.
+struct Full {
+    bucket: usize,
+    segment: GradientBuffer,
+}
+
+struct State {
+    /// `None` while the communication thread has the bucket.
+    segments: Vec<Option<GradientBuffer>>,
+    /// `None` once the reducer is closing.
+    full: Option<Sender<Full>>,
+    progress: Progress,
+    /// Sum of the squares of each parameter's reduced gradient.
+    squares: Vec<f64>,
+    /// Sums over this rank's earlier shards: (level in the tree, one vector per bucket).
+    stack: Vec<(u32, Vec<Vec<f32>>)>,
+}
+
+impl GradientSink for Store {
+    fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
+        self.change(
+            index,
+            |place, is_first| {
+                if is_first { copy(place, gradient) } else { add(place, gradient) }
+            },
+        )
+    }
+
+    /// The first gradient of a shard is written where it stays. Another is made apart and added as
+    /// a whole: its own sums must not depend on what was there.
+    fn add_written(
+        &self,
+        index: usize,
+        len: usize,
+        write: &mut dyn FnMut(&mut [f32]),
+    ) -> candle_core::Result<()> {
+        self.change(index, |place, is_first| {
+            if is_first {
+                return write(place);
+            }
+            let mut more = vec![0.0; len];
+            write(&mut more);
+            add(place, &more);
+        })
+    }
+
+    fn complete(&self, index: usize) -> candle_core::Result<()> {
+        let mut state = self.state();
+        state.progress.completed(self.layout.slots[index].bucket);
+        while state.progress.may_send() {
+            self.send_next(&mut state);
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Hands the next bucket to the communication thread.
+    fn send_next(&self, state: &mut State) {
+        let Some(full) = self.close_next(state) else { return };
+        match &state.full {
+            // A closed channel means the thread died; `finish_step` reports it.
+            Some(sender) => drop(sender.send(full)),
+            None => state.segments[full.bucket] = Some(full.segment),
+        }
+    }
+
+    /// Takes the next bucket, after the lower part of the tree.
+    fn close_next(&self, state: &mut State) -> Option<Full> {
+        let bucket = state.progress.order[state.progress.next];
+        self.zero_unwritten(state, bucket);
+        state.progress.next += 1;
+        let mut segment = state.segments[bucket].take()?;
+        for (_, earlier) in state.stack.iter().rev() {
+            add(&mut segment, &earlier[bucket]);
+        }
+        if failpoint::flips("gradient") {
+            turn_bit(&mut segment[0], 22);
+        }
+        Some(Full { bucket, segment })
+    }
+
+    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
+    fn zero_unwritten(&self, state: &mut State, bucket: usize) {
+        let Some(segment) = &mut state.segments[bucket] else { return };
+        for &parameter in &self.layout.buckets[bucket] {
+            if !state.progress.written[parameter] {
+                let slot = self.layout.slots[parameter];
+                segment[slot.start..slot.start + slot.len].fill(0.0);
+            }
+        }
+    }
+
+    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there
+    /// yet.
+    fn change(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut [f32], bool),
+    ) -> candle_core::Result<()> {
+        let slot = self.layout.slots[index];
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(segment) = &mut state.segments[slot.bucket] else {
+            bail!("parameter {index} delivered a gradient after its last in one pass")
+        };
+        change(&mut segment[slot.start..slot.start + slot.len], !state.progress.written[index]);
+        state.progress.wrote(index);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between statements; a panic elsewhere ends the process anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What memory that fails does to a number.
+fn turn_bit(value: &mut f32, bit: u32) {
+    *value = f32::from_bits(value.to_bits() ^ 1 << bit);
+}
+
+fn add(sum: &mut [f32], values: &[f32]) {
+    sum.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE)).for_each(|(sum, values)| {
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    });
+}
+
+fn copy(to: &mut [f32], values: &[f32]) {
+    let pieces = to.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
+    pieces.for_each(|(to, values)| to.copy_from_slice(values));
+}
+
+impl CpuReducer {
+    /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
+    fn share_squares(&self) -> Result<(), Error> {
+        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
+        let mut state = self.store.state();
+        let squares = &mut state.squares;
+        let mine: Vec<f64> =
+            ownership.of(self.sums.collective.rank()).map(|parameter| squares[parameter]).collect();
+        let all = self.sums.collective.all_gather(bytemuck::cast_slice(&mine))?;
+        for (rank, bytes) in (0..).map(Rank).zip(&all) {
+            let told = bytemuck::pod_collect_to_vec::<u8, f64>(bytes);
+            for (parameter, told) in ownership.of(rank).zip(told) {
+                squares[parameter] = told;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the parameters that this rank has moved to the others, takes theirs, and moves the
+    /// averages of theirs, as if it were this rank that moved them.
+    fn share(
+        &self,
+        update: &Update<'_>,
+        params: &[Param],
+        states: &mut [ParameterState],
+    ) -> Result<(), Error> {
+        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
+        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        let vars: Vec<_> =
+            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
+        let trained = self.store.state().progress.trained.clone();
+        let length = |(param, &is_trained): (&Param, &bool)| {
+            if is_trained { param.elem_count() } else { 0 }
+        };
+        let lengths: Vec<usize> = params.iter().zip(&trained).map(length).collect();
+        let owners: Vec<Rank> = (0..params.len()).map(|index| ownership.owner(index)).collect();
+        let mut gathered = Ok(());
+        change_all(&vars, |values| {
+            let mut all: Vec<&mut [f32]> = values.iter_mut().map(Vec::as_mut_slice).collect();
+            gathered = gather(self.sums.collective.as_ref(), &owners, &lengths, &mut all);
+            let all = all.into_iter().zip(states).zip(params).enumerate();
+            let others = all.filter(|(index, _)| gathered.is_ok() && !ownership.is_mine(*index));
+            update.apply(others.map(|(index, ((values, state), param))| Part {
+                values,
+                gradient: &[],
+                state,
+                index,
+                shape: param.shape(),
+                count: None,
+            }));
+        })
+        .map_err(failed)?;
+        Ok(gathered?)
     }
 }

@@ -6,8 +6,6 @@
 //! `shm` backend it is the tree again. Where parameters have owners, each rank gets the sums of its
 //! own, and moves them (`sharing.rs`).
 
-mod carrier;
-mod cpu_update;
 mod memory;
 mod sharing;
 mod store;
@@ -34,10 +32,9 @@ use crate::ops::cuda::{
 };
 use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
-use carrier::{Carried, Carrier};
 use memory::Buckets;
 pub(crate) use store::Marks;
-use store::{State, Store};
+use store::{Carried, Carrier, State, Store};
 use updaters::{DeviceState, OptimizerState, on_device};
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.

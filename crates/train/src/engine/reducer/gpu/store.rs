@@ -2,19 +2,20 @@
 //! its last one is in.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::carrier::Carried;
 use super::memory::Buckets;
-use crate::collective::{self, Collective};
+use crate::collective::{self, Collective, GradientBuffer};
+use crate::engine::error::Error;
 use crate::engine::graph_capture::{Kind, kind_of_pass};
 use crate::engine::reducer::buckets::{Layout, Slot};
-use crate::engine::reducer::host_staged::HostStagedReducer;
+use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
 use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, clear, put};
+use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, Staging, clear, put};
 
 /// What operations write to.
 pub(super) struct Store {
@@ -169,4 +170,43 @@ impl Store {
         // The state is whole between statements; a panic elsewhere ends the process anyway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The way of each bucket.
+pub(super) struct Carrier {
+    pub(super) staging: Staging<GradientBuffer>,
+    /// Which elements of each bucket come back, and to where.
+    pub(super) back: Vec<(Range<usize>, Tensor)>,
+}
+
+/// A bucket that is away, and a moment: when it may be read, or when its sums are back.
+pub(super) struct Carried {
+    pub(super) moment: Moment,
+    pub(super) values: Tensor,
+}
+
+impl Carried {
+    /// Lets later work wait until the sums are back.
+    pub(super) fn arrive(self, gpu: &Gpu) -> Result<(), Error> {
+        self.moment.goes_before(gpu).map_err(failed)
+    }
+}
+
+impl Carry for Carrier {
+    type Moment = Carried;
+
+    fn carry(
+        &mut self,
+        bucket: usize,
+        Carried { moment, values }: Carried,
+        sum: Sum<'_>,
+    ) -> Result<Carried, Error> {
+        let carried = self.staging.visit(bucket, (&values, &moment), &self.back[bucket], sum);
+        let moment = carried.map_err(failed)??;
+        Ok(Carried { moment, values })
+    }
+}
+
+fn failed(source: candle_core::Error) -> Error {
+    Error::Tensor { phase: "reduction", step: 0, source }
 }

@@ -1,13 +1,18 @@
 //! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale,
 //! check, clip, update.
 
+use rayon::prelude::*;
+
 use crate::engine::step::{Reduced, Step};
 use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
 use crate::event::Phase;
 use crate::nn::Param;
-use crate::optim::{GradientNorm, Optimizer, Preparation, Rates, Update};
+use crate::optim::{
+    GradientNorm, Optimizer, ParameterState, Preparation, Rates, Update, clip_coefficient,
+};
 use crate::plan::{OnNonFinite, Plan};
+use crate::rng::{Key, Purpose, name_hash};
 use crate::units::Rank;
 
 /// The mean gradient over all samples of a step.
@@ -85,6 +90,31 @@ impl Engine {
             format!("; the first parameter with such a gradient is `{name}`")
         });
         rank.unwrap_or_default() + &name.unwrap_or_default()
+    }
+
+    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm
+    /// of all, by value.
+    pub(super) fn clip(&self, gradient: &MeanGradient) -> Preparation {
+        let plan = &self.plan.clip;
+        let clip = plan.norm.map_or(1.0, |limit| clip_coefficient(gradient.norm.norm(), limit));
+        let limit = plan.value.map_or(f32::INFINITY, |limit| limit as f32);
+        Preparation { mean: gradient.factor, clip: clip as f32, limit }
+    }
+
+    /// Prepares the gradients and adds the noise of `train.gradient_noise`, if there is any;
+    /// returns the preparation that the update still has to do.
+    fn add_noise(&self, preparation: Preparation) -> candle_core::Result<Preparation> {
+        let Some(first) = self.plan.clip.noise else { return Ok(preparation) };
+        let deviation = (first / (1.0 + self.state.step as f64).powf(0.55)).sqrt();
+        self.reducer.change_gradients(&mut |index, gradient| {
+            let name = name_hash(self.params.parameters()[index].name());
+            let key = Key::new(self.plan.seed, Purpose::GradientNoise, self.state.step, name);
+            gradient.par_iter_mut().enumerate().for_each(|(element, value)| {
+                let noise = deviation * key.normal(2 * element as u64);
+                *value = preparation.of(*value) + noise as f32;
+            });
+        })?;
+        Ok(Preparation::default())
     }
 
     /// Prepares gradients and moves every parameter that was used, and all averages, in one pass
@@ -188,4 +218,58 @@ fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
     let mut unused = votes.next().map(|vote| vote.unused.clone()).unwrap_or_default();
     votes.for_each(|vote| unused.retain(|parameter| vote.unused.contains(parameter)));
     unused
+}
+
+impl Engine {
+    /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state
+    /// is that phase's already.
+    pub(super) fn freeze(&mut self) -> Result<(), Error> {
+        self.trained = self.trained_now();
+        self.train_only_these()
+    }
+
+    /// Enters the phase of the step after the finished ones, if it is another: what is unfrozen
+    /// begins with new state, and counts its updates from 1; the state of what is frozen is let go.
+    pub(super) fn freeze_and_unfreeze(&mut self) -> Result<(), Error> {
+        let trained = self.trained_now();
+        if trained == self.trained {
+            return Ok(());
+        }
+        self.bring_home()?;
+        let keeps: Vec<bool> = (0..trained.len()).map(|index| self.keeps(index)).collect();
+        let plan = &self.plan.optimizer;
+        let params = self.params.parameters().iter().enumerate().zip(&mut self.optimizer_state);
+        for ((index, param), state) in params.filter(|((i, _), _)| trained[*i] != self.trained[*i])
+        {
+            let average = std::mem::take(&mut state.average);
+            let fresh = if trained[index] && keeps[index] {
+                ParameterState::zeros(plan, index, param.shape())
+            } else {
+                ParameterState::default()
+            };
+            *state = ParameterState { average, ..fresh };
+            if trained[index] {
+                self.state.missed.insert(param.name().to_owned(), self.state.updates);
+            }
+        }
+        self.trained = trained;
+        self.train_only_these()
+    }
+
+    fn trained_now(&self) -> Vec<bool> {
+        let is_trained = |index| self.plan.optimizer.is_trained(index, self.state.step);
+        (0..self.params.parameters().len()).map(is_trained).collect()
+    }
+
+    fn train_only_these(&mut self) -> Result<(), Error> {
+        let Self { params, trained, optimizer_state, plan, .. } = self;
+        params.train_only(|index| trained[index]);
+        let chosen = self.reducer.train_only(&plan.optimizer, trained, params, optimizer_state);
+        #[cfg(feature = "cuda")]
+        {
+            self.graph = crate::engine::graph_pass::GraphPass::new(&self.plan, &self.device);
+        }
+        let step = self.state.step;
+        chosen.map_err(|source| Error::Tensor { phase: "unfreezing", step, source })
+    }
 }

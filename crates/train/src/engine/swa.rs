@@ -29,7 +29,7 @@ type Values = Vec<Vec<f32>>;
 
 impl Engine {
     /// Lets the weights after a step join the average, where they are due.
-    pub(in crate::engine) fn average_weights(&mut self) -> std::result::Result<(), Error> {
+    pub(super) fn average_weights(&mut self) -> std::result::Result<(), Error> {
         let (Some(plan), Some(mut swa)) = (self.plan.swa, self.state.swa) else { return Ok(()) };
         let step = self.state.step;
         // More steps were asked for than there were when it was complete.
@@ -301,12 +301,7 @@ fn share(count: u64) -> f64 {
 /// The learning rate of the step after `done` finished ones, as `torch.optim.swa_utils.SWALR` has
 /// it: `from` is the schedule's at the start of the averaging. `None` before it, and where the
 /// schedule goes on.
-pub(in crate::engine) fn swa_lr(
-    plan: &SwaPlan,
-    done: u64,
-    steps_per_epoch: u64,
-    from: f64,
-) -> Option<f64> {
+pub(super) fn swa_lr(plan: &SwaPlan, done: u64, steps_per_epoch: u64, from: f64) -> Option<f64> {
     let SwaRate { lr, anneal_epochs, anneal_strategy } = plan.rate?;
     let epochs = done.checked_sub(plan.start)? / steps_per_epoch.max(1);
     let t = if anneal_epochs == 0 { 1.0 } else { epochs as f64 / anneal_epochs as f64 }.min(1.0);
