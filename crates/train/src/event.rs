@@ -77,17 +77,17 @@ pub enum Event {
     Unreadable(Unreadable),
     /// A rank comes late to the reductions, so that the others wait for it.
     Straggler(Straggler),
-    /// What each rank has done so far, and what it takes.
+    /// Statistics of all ranks: time in each phase, processor time, memory.
     RankStats(RankStats),
     /// The run is over.
     Finished(Finished),
     /// The run failed.
     Failed {
-        /// Where it happened.
+        /// The rank that failed.
         rank: Rank,
         /// Last step begun.
         step: u64,
-        /// What happened.
+        /// Error message.
         message: String,
     },
 }
@@ -112,7 +112,7 @@ pub struct Started {
     pub total_steps: u64,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
-    /// What is left to do of that step.
+    /// Work that is left to do for that step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
     /// Why the group was started again before, oldest first.
@@ -126,7 +126,7 @@ pub struct Unfinished {
     /// Evaluations of the step that count. One that was recorded by a start that was killed before
     /// it could save is made again.
     pub evaluations: u64,
-    /// Whether the step was recorded as the end of its epoch.
+    /// True if the step was recorded as the end of its epoch.
     pub epoch_is_closed: bool,
 }
 
@@ -155,7 +155,7 @@ pub struct StepDone {
     pub samples_per_second: f64,
 }
 
-/// How the samples of an epoch were dealt out: to one rank each, none forgotten.
+/// The distribution of an epoch's samples: to one rank each, none forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partitioned {
     /// Counted from 1.
@@ -184,9 +184,9 @@ pub struct Unreadable {
     pub epoch: u64,
     /// Samples of the epoch so far, or of the evaluation.
     pub samples: u64,
-    /// Those of them that cannot be read.
+    /// Number of them that cannot be read.
     pub unreadable: u64,
-    /// What is wrong with the first of them.
+    /// Errors of the first of them.
     pub first: Vec<String>,
 }
 
@@ -205,7 +205,7 @@ pub struct Straggler {
     pub step_seconds: f64,
 }
 
-/// What each rank has done since this start of the run, in the order of the ranks.
+/// Statistics of each rank since this start of the run, in the order of the ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankStats {
     /// Finished steps.
@@ -222,7 +222,7 @@ pub struct RankStats {
     /// Bytes in use of its GPU, by all processes; empty without GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_memory: Vec<Option<u64>>,
-    /// How busy its GPU was in the last moments, from 0 to 1; empty without GPUs.
+    /// Utilization of each rank's GPU in the last moments, from 0 to 1; empty without GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_utilization: Vec<Option<f64>>,
 }
@@ -253,11 +253,11 @@ pub struct EpochDone {
     pub train_loss: f64,
     /// Share of right answers, 0 to 1; classifiers only.
     pub train_accuracy: Option<f64>,
-    /// Of the last evaluation in this epoch, if there was one.
+    /// Loss of the last evaluation in this epoch, if there was one.
     pub val_loss: Option<f64>,
-    /// Of the last evaluation in this epoch, 0 to 1.
+    /// Accuracy of the last evaluation in this epoch, 0 to 1.
     pub val_accuracy: Option<f64>,
-    /// What else that evaluation measured: `val/mse`, `val/mae`.
+    /// Other metrics of that evaluation: `val/mse`, `val/mae`.
     #[serde(
         default,
         deserialize_with = "nulls_are_nan",
@@ -276,7 +276,7 @@ pub struct Saved {
     /// State after this step.
     pub step: u64,
     pub path: PathBuf,
-    /// Whether it is the best so far.
+    /// True if it is the best so far.
     pub best: bool,
     /// Size of all its files.
     pub size: Bytes,
@@ -312,7 +312,7 @@ pub struct Finished {
     /// Most memory that rank 0 had resident; `None` where the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<Bytes>,
-    /// Whether no checkpoint is kept: the run saves only when it is stopped, and never was.
+    /// True if no checkpoint is kept: the run saves only when it is stopped, and never was.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_checkpoint: bool,
 }
@@ -350,7 +350,7 @@ pub enum Reason {
     Abandoned,
 }
 
-/// Where the time of training went, in seconds.
+/// Time of training by phase, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeShares {
     /// Waiting for the loader.
@@ -408,7 +408,7 @@ fn null_is_nan<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
-/// As [`null_is_nan`], for metrics by name.
+/// Reads metrics by name as [`null_is_nan`].
 pub(crate) fn nulls_are_nan<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<BTreeMap<String, f64>, D::Error> {

@@ -23,7 +23,7 @@ use crate::units::Bytes;
 /// Checkpoints that must have been due while one is being written, and the time that this must have
 /// taken, before it is worth a warning.
 const OVERDUE: (u64, Duration) = (3, Duration::from_secs(10));
-/// How often whoever waits for the disk looks whether it moves.
+/// Interval at which a thread that waits for the disk checks its progress.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Added to the writer's niceness: the threads that compute come first.
@@ -42,16 +42,17 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What lies between the two threads.
+/// State that the two threads share.
 #[derive(Default)]
 struct SharedState {
     waiting: Option<Job>,
     /// Memory for the next copy.
     spare: Option<Copied>,
-    /// Whether that memory is still to come: who needs it waits, so that there are not two of it.
+    /// True while that memory is being prepared: who needs it waits, so that there are not two of
+    /// it.
     is_preparing: bool,
     is_closed: bool,
-    /// What is being written, and since when.
+    /// The checkpoint that is being written.
     writing: Option<Writing>,
     saved: Vec<Saved>,
     failure: Option<Failure>,
@@ -90,13 +91,13 @@ struct CopyBudget {
     replaced: u64,
 }
 
-/// How the writer came to its end.
+/// An error or a panic that ended the writer.
 enum Failure {
     Error(Error),
     Panic(Box<dyn Any + Send>),
 }
 
-/// What writes a copy.
+/// Writes a copy.
 type Store = Box<dyn FnMut(&Copied) -> Result<Written, Error> + Send>;
 
 impl Writer {
@@ -178,7 +179,8 @@ impl Writer {
         self.shared.desk().result()
     }
 
-    /// As [`Writer::saved`], after everything that was asked for has reached the disk.
+    /// Waits until everything that was asked for is on disk, and returns what [`Writer::saved`]
+    /// does.
     ///
     /// # Panics
     ///
@@ -187,8 +189,8 @@ impl Writer {
         self.shared.idle().result()
     }
 
-    /// As [`Writer::finish`], with a call of `moves` about every second in which the disk has taken
-    /// something.
+    /// Does what [`Writer::finish`] does, and calls `moves` about every second in which the disk
+    /// has taken something.
     ///
     /// # Panics
     ///
@@ -410,7 +412,7 @@ mod tests {
             Self { writer, begun, end }
         }
 
-        /// As [`Writer::save`], of a state that is only a step.
+        /// Saves as [`Writer::save`], a state that is only a step.
         fn save(&self, step: u64, importance: Importance) -> Result<(), Error> {
             let shared = &self.writer.shared;
             let Some(room) = shared.prepared().make_room(importance)? else { return Ok(()) };

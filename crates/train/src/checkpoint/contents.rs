@@ -1,4 +1,4 @@
-//! What a run's folder of checkpoints consists of: only that is removed with the run. The folder's
+//! Contents of a run's folder of checkpoints: only these are removed with the run. The folder's
 //! name comes from a file that may have come from elsewhere.
 
 use std::fs::{self, DirEntry};
@@ -10,7 +10,7 @@ use crate::checkpoint::load::{PIN, step_of};
 use crate::checkpoint::manifest::MANIFEST;
 use crate::files;
 
-/// What is in a folder of checkpoints.
+/// Contents of a folder of checkpoints.
 #[derive(Debug, Default, PartialEq)]
 pub struct Contents {
     /// Files and links of checkpoints, and whole temporaries.

@@ -13,8 +13,8 @@ pub struct Difference {
 }
 
 impl Manifest {
-    /// Where `other` first differs: parameters before optimizer state before progress, each in its
-    /// file's order. `None` = every byte of their files is the same.
+    /// Returns the first difference: parameters before optimizer state before progress, each in its
+    /// file's order. `None` if every byte of their files is the same.
     pub fn first_difference(&self, other: &Self) -> Option<Difference> {
         FILES.into_iter().find_map(|file| {
             let parts = |manifest: &Self| {

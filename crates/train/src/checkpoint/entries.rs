@@ -35,13 +35,13 @@ pub(crate) trait Target: Send {
     /// Gives the memory to `fill`.
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()>;
 
-    /// Whether this rank keeps the values at all.
+    /// True if this rank keeps the values at all.
     fn is_here(&self) -> bool {
         true
     }
 }
 
-/// Where a vector of the optimizer's state goes.
+/// Destination of a vector of the optimizer's state.
 pub(crate) enum Place<'a> {
     /// To this rank.
     Here(&'a mut [f32]),
@@ -150,8 +150,8 @@ pub(crate) fn of_optimizer<'a>(
     in_file_order(entries)
 }
 
-/// As [`of_optimizer`], to be filled; the state tensors of the parameters that `keeps` refuses stay
-/// as they are.
+/// Lists the tensors of [`of_optimizer`], to be filled; state tensors of parameters for which
+/// `keeps` is false stay as they are.
 pub(crate) fn of_optimizer_mut<'a>(
     params: &Params,
     plan: &Plan,
@@ -181,7 +181,7 @@ fn owners(params: &Params) -> impl Iterator<Item = (&str, &[usize])> {
     parameters.chain(params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape())))
 }
 
-/// What averages are called; without any, nothing is.
+/// Prefix of the averages' names; empty without averages.
 fn average_name(plan: &Plan) -> &str {
     plan.average().map_or("", |average| average.name)
 }

@@ -56,7 +56,7 @@ pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
     paths.iter().filter(|path| was_a_link(path)).try_for_each(|path| Ok(files::remove_file(path)?))
 }
 
-/// Whether a file is what a copy has made of a link: it is empty, or says where the link led.
+/// True if a file is what a copy has made of a link: it is empty, or names the link's target.
 pub(super) fn was_a_link(path: &Path) -> bool {
     let found = path.symlink_metadata();
     if !found.is_ok_and(|found| found.is_file() && found.len() <= MAX_LINK_BYTES) {

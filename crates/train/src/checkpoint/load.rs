@@ -22,7 +22,7 @@ use crate::plan::{CheckpointPlan, Plan};
 
 /// First parts of the names of averaged weights; a run keeps one average.
 const AVERAGES: [&str; 3] = ["ema", "swa", "lookahead"];
-/// How often a checkpoint is looked for while its run deletes those that were found.
+/// Number of searches for a checkpoint while its run deletes those that were found.
 const ATTEMPTS: u32 = 1000;
 
 /// A checkpoint folder as it was found.
@@ -31,7 +31,7 @@ pub struct Found {
     pub path: PathBuf,
     /// The step that its name says.
     pub step: u64,
-    /// Its manifest, if it can be read.
+    /// The manifest, if it can be read.
     pub manifest: Result<Manifest, Damage>,
 }
 
@@ -40,7 +40,6 @@ pub struct Found {
 #[derive(Clone, Debug)]
 pub struct Opened {
     pub path: PathBuf,
-    /// What it consists of.
     pub manifest: Manifest,
     /// Progress.
     pub state: TrainState,
@@ -54,7 +53,6 @@ pub struct Opened {
 pub struct PassedOver {
     /// The step of its name.
     pub step: u64,
-    /// What is wrong with it.
     pub damage: String,
 }
 
@@ -133,8 +131,8 @@ pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Erro
     })
 }
 
-/// What `find` finds in a folder of which the run may go on: once more where a checkpoint was
-/// deleted while it was looked at.
+/// Calls `find` on a folder in which the run may go on, and again where a checkpoint was deleted
+/// while it was looked at.
 fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..ATTEMPTS {
         match find() {
@@ -169,7 +167,7 @@ pub(super) fn intact_beside(damaged: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// As [`newest`] and [`restore`]; the parameters then have no meaning.
+/// The errors of [`newest`] and [`restore`]; the parameters then have no meaning.
 pub fn restore_newest(
     folder: &Path,
     plan: &Plan,
@@ -178,7 +176,8 @@ pub fn restore_newest(
     restore_newest_part(folder, plan, params, &|_| true)
 }
 
-/// As [`restore_newest`], with the optimizer's state of those parameters only that `keeps` names.
+/// Restores as [`restore_newest`], with the optimizer's state of only those parameters for which
+/// `keeps` is true.
 pub fn restore_newest_part(
     folder: &Path,
     plan: &Plan,
@@ -199,7 +198,7 @@ pub fn restore_newest_part(
     Ok(Some(Restored { state, optimizer_state, passed_over }))
 }
 
-/// What is best of the checkpoints of `folder` up to `step`, by their manifests.
+/// Returns the best of the checkpoints of `folder` up to `step`, by their manifests.
 pub fn best_until(folder: &Path, plan: &CheckpointPlan, step: u64) -> Result<Option<Best>, Error> {
     Ok(retention::best(plan, &ranked_by(&plan.monitor, folder, step)?))
 }
@@ -223,8 +222,8 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }
 
-/// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed
-/// over.
+/// Returns the result of `read` for the newest checkpoint that is not damaged, and the damage of
+/// those passed over.
 fn newest_that<T>(
     folder: &Path,
     mut read: impl FnMut(&Path) -> Result<T, Error>,
@@ -272,7 +271,7 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
     Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
 }
 
-/// As [`open`]; checks every byte.
+/// Opens a checkpoint as [`open`], and checks every byte.
 pub fn verify(path: &Path) -> Result<Opened, Error> {
     let opened = open(path)?;
     let verified = opened.files.verify(&opened.manifest);
@@ -297,8 +296,8 @@ pub fn average(opened: &Opened) -> Option<&'static str> {
     if opened.state.has_averages() { AVERAGES.into_iter().find(is_kept) } else { None }
 }
 
-/// As [`model`], with the averages of the weights in their place where the run kept some that are
-/// complete.
+/// Returns the bytes of [`model`], with the weights replaced by their averages where the run kept
+/// some that are complete.
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
@@ -342,8 +341,8 @@ pub fn restore(
     restore_part(opened, plan, params, &|_| true)
 }
 
-/// As [`restore`], with the optimizer's state of those parameters only that `keeps` names: that of
-/// others is not read, and empty.
+/// Restores as [`restore`], with the optimizer's state of only those parameters for which `keeps`
+/// is true: that of others is not read, and empty.
 pub fn restore_part(
     opened: &Opened,
     plan: &Plan,
@@ -363,7 +362,7 @@ pub fn restore_part(
     Ok(states)
 }
 
-/// Whether `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.
+/// True if `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.is_dir() && (step_of(path).is_some() || path.join(manifest::MANIFEST).is_file())
 }
@@ -398,11 +397,11 @@ pub(crate) fn misfit(path: &Path, why: String) -> Error {
     Error::Misfit { path: path.to_owned(), why }
 }
 
-/// Name of the folder, beside the checkpoints of a run, with the one of another run that its first
-/// weights are from.
+/// Name of the folder, beside the checkpoints of a run, that holds the checkpoint of another run
+/// from which its first weights are: the other run may delete its own at any moment.
 pub const PIN: &str = "pretrained";
 
-/// Those that this process keeps open.
+/// Checkpoints that this process keeps open.
 static HELD: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 /// Keeps a checkpoint open to the end of this process, so that it can be opened again by its path
@@ -413,7 +412,7 @@ pub fn hold(opened: &Opened) {
     }
 }
 
-/// The one of this path, if it is kept open.
+/// Returns the checkpoint of this path, if it is kept open.
 pub fn held(path: &Path) -> Option<Opened> {
     let all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     all.iter().find(|opened| opened.path == path).cloned()

@@ -1,4 +1,4 @@
-//! What a checkpoint must consist of.
+//! The manifest of a checkpoint: its files, with sizes and hashes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub step: u64,
     /// Value of the metric that ranks checkpoints, if it was known.
     pub metric: Option<f64>,
-    /// Which metric that is.
+    /// Name of that metric.
     pub monitor: Option<String>,
     /// `val/loss`, by which equal values of it are told apart, if it was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,8 +45,7 @@ pub struct Manifest {
 pub struct FileEntry {
     /// Size in bytes.
     pub bytes: u64,
-    /// What it consists of, in order and without gaps: a header and tensors, or the contents as a
-    /// whole.
+    /// Parts, in order and without gaps: a header and tensors, or the contents as a whole.
     pub parts: Vec<Part>,
 }
 
@@ -61,27 +60,22 @@ pub struct Part {
     pub blake3: String,
 }
 
-/// What is wrong with a checkpoint.
+/// Damage of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// There is no manifest, or it cannot be read.
     NoManifest(String),
     /// A newer ddprun wrote it.
     Newer {
-        /// Its format.
+        /// Format of the checkpoint.
         found: u32,
     },
     /// A file is missing.
     Missing(String),
     /// A file cannot be read.
-    Unreadable {
-        /// Its name.
-        file: String,
-        why: String,
-    },
+    Unreadable { file: String, why: String },
     /// A file has another size.
     Size {
-        /// Its name.
         file: String,
         /// Bytes there.
         found: u64,
@@ -90,14 +84,12 @@ pub enum Damage {
     },
     /// A file holds NaN or infinity.
     NotFinite {
-        /// Its name.
         file: String,
         /// The tensor.
         part: String,
     },
     /// A file has other contents.
     Contents {
-        /// Its name.
         file: String,
         /// The first part that differs, in a file that has several.
         part: Option<String>,

@@ -82,7 +82,6 @@ pub enum Error {
     Damaged {
         /// The checkpoint's folder.
         path: PathBuf,
-        /// What is wrong.
         damage: Damage,
     },
     /// The run to which the checkpoint belongs has deleted it while it was looked for.
@@ -96,14 +95,14 @@ pub enum Error {
     NoneUsable {
         /// The run's checkpoint folder.
         folder: PathBuf,
-        /// What is wrong with those that are there, newest first.
+        /// Damage of those that are there, newest first.
         damaged: Vec<String>,
     },
     /// A file is whole but holds something else than expected.
     #[error("`{}` does not fit this experiment: {why}", path.display())]
     Misfit {
         path: PathBuf,
-        /// Which tensor or field, and how it differs.
+        /// The tensor or field, and its difference.
         why: String,
     },
     /// The state cannot be put into files.
@@ -125,12 +124,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the disk, not the checkpoint, is to blame.
+    /// True if the disk, not the checkpoint, is to blame.
     pub fn is_storage(&self) -> bool {
         matches!(self, Self::Files(_))
     }
 
-    /// Whether this checkpoint is not what was written, so that the one before it may serve.
+    /// True if this checkpoint is not what was written, so that the one before it may serve.
     fn is_damage(&self) -> bool {
         let is_newer = |damage: &Damage| matches!(damage, Damage::Newer { .. });
         matches!(self, Self::Damaged { damage, .. } if !is_newer(damage))

@@ -1,16 +1,16 @@
-//! Which checkpoints stay: a pure decision.
+//! Decides which checkpoints stay. Pure.
 
 use std::cmp::Ordering;
 
 use crate::event::Best;
 use crate::plan::{CheckpointPlan, Mode};
 
-/// What is known of a checkpoint without opening its tensors.
+/// A checkpoint, as far as it is known without opening its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) step: u64,
     pub(crate) metric: Option<f64>,
-    /// What equal metrics are told apart by.
+    /// `val/loss`, by which equal metrics are told apart.
     pub(crate) loss: Option<f64>,
 }
 

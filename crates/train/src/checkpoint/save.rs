@@ -13,23 +13,23 @@ use crate::files::{self, NewFile};
 use crate::plan::CheckpointPlan;
 use crate::units::Bytes;
 
-/// Where checkpoints go.
+/// Destination of a run's checkpoints.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// The run's checkpoints.
     pub folder: PathBuf,
-    /// Which of them stay.
+    /// Number of checkpoints that stay, and the metric that ranks them.
     pub plan: CheckpointPlan,
     /// Files that say what was done: they reach the disk before a checkpoint gets its name, because
     /// a resumed run does not say it again.
     pub records: Vec<PathBuf>,
 }
 
-/// What was written.
+/// A checkpoint that was written.
 #[derive(Debug)]
 pub struct Written {
     pub(crate) path: PathBuf,
-    /// Whether no checkpoint is better.
+    /// True if no checkpoint is better.
     pub(crate) best: bool,
     /// Why an older checkpoint that is not kept is still there.
     pub(crate) surplus: Option<String>,
@@ -61,9 +61,9 @@ pub fn name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// What was done beside a checkpoint.
+/// Result of moving links and deleting old checkpoints.
 struct Tidied {
-    /// Whether it is the best.
+    /// True if the checkpoint is the best.
     best: bool,
     /// Why an older one is still there.
     surplus: Option<String>,

@@ -31,15 +31,15 @@ pub struct Copied {
     pub(crate) step: u64,
     /// The metric that ranks checkpoints, if it is known of this step.
     pub(crate) metric: Option<f64>,
-    /// Its name.
+    /// Name of that metric.
     pub(crate) monitor: String,
-    /// What equal values of it are told apart by, if it is known of this step.
+    /// `val/loss`, by which equal values of the metric are told apart, if it is known of this step.
     pub(crate) loss: Option<f64>,
     /// In the order of [`FILES`].
     pub(crate) files: [FileCopy; 3],
 }
 
-/// Whether `values`, f32 in little-endian order, are all finite.
+/// True if `values`, f32 in little-endian order, are all finite.
 pub(crate) fn are_finite(values: &[u8]) -> bool {
     // The exponent of a number that is not finite is all ones.
     const EXPONENT: u32 = 0x7f80_0000;
@@ -53,7 +53,7 @@ pub(crate) struct FileCopy {
     bytes: Vec<u8>,
     /// Name and length of each part, in order.
     parts: Vec<(String, usize)>,
-    /// Whether each part is f32.
+    /// True for each part that is f32.
     are_floats: Vec<bool>,
 }
 
@@ -146,7 +146,7 @@ impl FileCopy {
     }
 }
 
-/// Whether other threads save more time than it takes to wake them.
+/// True if other threads save more time than it takes to wake them.
 fn is_worth_sharing(size: usize) -> bool {
     const PARALLEL_THRESHOLD: usize = 8 << 20;
     size >= PARALLEL_THRESHOLD && rayon::current_num_threads() > 1

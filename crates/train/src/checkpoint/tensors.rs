@@ -24,7 +24,7 @@ use crate::checkpoint::verify::{PIECE, contents};
 /// Longest header of a safetensors file.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
 
-/// What a safetensors file says of a tensor.
+/// Name, type and shape of a tensor in a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// PyTorch's name.
@@ -95,7 +95,7 @@ impl<'a> TensorFile<'a> {
         Ok(Self { name, file, parts, data, header })
     }
 
-    /// How the file's tensors differ from those that are wanted, if they do.
+    /// Describes the first difference between the file's tensors and `expected`, if there is one.
     fn difference<V>(&self, wanted: &[Entry<V>]) -> Option<String> {
         for Entry { name, dtype, shape, .. } in wanted {
             match self.header.info(name) {
@@ -142,7 +142,7 @@ impl<'a> TensorFile<'a> {
     }
 }
 
-/// What the file `name` of `folder` says of its tensors, as if a manifest had vouched for the
+/// Describes the tensors in the file `name` of `folder`, as if a manifest had vouched for the
 /// header in `bytes`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn header_of(folder: &Path, name: &str, bytes: &[u8]) -> Result<Option<String>, Damage> {

@@ -1,10 +1,10 @@
-//! What ranks compare before data moves: which operation, on what.
+//! Calls of the collectives, as ranks compare them before data moves.
 
 use std::fmt;
 
 use crate::units::Bytes;
 
-/// What a rank does in a collective.
+/// Operation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// `Collective::segments`: lengths are compared.
@@ -33,7 +33,7 @@ impl Op {
         Self::Barrier,
     ];
 
-    /// Its number in headers.
+    /// The operation's number in headers.
     pub(super) fn code(self) -> u64 {
         self as u64 + 1
     }
@@ -48,9 +48,8 @@ impl Op {
 pub struct Call {
     /// Position in the sequence of the group's calls, from 1.
     pub seq: u64,
-    /// Which operation.
     pub op: Op,
-    /// Its length; 0 where lengths may differ.
+    /// Length of the data; 0 where lengths may differ.
     pub bytes: Bytes,
     /// Segment of an `all_reduce` or `reduce_scatter`; hash of all lengths for `segments`; else 0.
     pub tag: u64,

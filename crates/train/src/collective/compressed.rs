@@ -31,7 +31,7 @@ struct Compressed {
 }
 
 impl Compressed {
-    /// What of this rank goes into the sum.
+    /// Prepares this rank's values for the sum.
     fn compress(&self, values: &mut [f32]) {
         round(values, 1.0 / self.world_size().get() as f32, self.hook);
     }

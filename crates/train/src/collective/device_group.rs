@@ -26,7 +26,7 @@ pub(super) trait Control: Collective {
     /// Why the group has ended, if it has. Does not wait.
     fn end(&self) -> Option<Error>;
 
-    /// Whether this rank was told to wait no longer.
+    /// True if this rank was told to wait no longer.
     fn gives_up(&self) -> bool;
 
     /// Notes for the others that this rank begins to wait for the library once more.
@@ -53,14 +53,14 @@ pub(super) trait DeviceReducer: Send + Sync {
     /// The library and its version.
     fn describe(&self) -> String;
 
-    /// As [`OnGpu::enqueue`].
+    /// See [`OnGpu::enqueue`].
     fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error>;
 
     /// Makes later work of the device wait for all that was enqueued, and returns the event of its
     /// completion.
     fn record(&self) -> Result<Self::Event, Error>;
 
-    /// Whether the device has reached the event.
+    /// True if the device has reached the event.
     fn is_complete(&self, event: &Self::Event) -> Result<bool, Error>;
 
     /// An error that the library has detected since the last call.

@@ -25,14 +25,14 @@ pub enum Error {
         call: Call,
         /// The ranks that it waits for.
         missing: Vec<Missing>,
-        /// How long this rank waited.
+        /// Time that this rank waited.
         waited: Duration,
     },
     /// The connection to a rank ended: its process, its machine or the network is gone.
     #[error("the connection to rank {rank} on {address} ended in {call}: {why}")]
     Gone {
         rank: Rank,
-        /// Its machine.
+        /// Machine of that rank.
         address: String,
         /// The call of this rank.
         call: Call,
@@ -41,10 +41,7 @@ pub enum Error {
     },
     /// The connections to the other ranks cannot be used.
     #[error("the connections to the other ranks cannot be used: {what}")]
-    Connections {
-        /// What is wrong with them.
-        what: String,
-    },
+    Connections { what: String },
     /// Ranks make different calls.
     #[error("rank {} is in {}, but rank {} is in {}", first.0, first.1, second.0, second.1)]
     Mismatch {

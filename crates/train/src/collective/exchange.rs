@@ -23,7 +23,7 @@ use crate::units::Rank;
 
 /// Longest sleep between two checks.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
-/// The same of a leader, whose machine wants to hear that it is alive.
+/// Longest sleep of a leader, whose machine wants to hear that it is alive.
 const MAX_SLEEP_OF_LEADER: Duration = Duration::from_millis(50);
 
 /// The connection to another rank.
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     /// Absent within a machine.
     send: Option<Sealer>,
     receive: Option<RecordKey>,
-    /// Whether the last message to it was sent completely.
+    /// True if the last message to it was sent completely.
     is_at_boundary: bool,
 }
 
@@ -186,7 +186,7 @@ impl Transfer<'_> {
         self.into.as_ref().is_none_or(Incoming::is_done)
     }
 
-    /// Whether the other end is to send something, and nothing of it has come.
+    /// True if the other end has yet to send its message, and nothing of it has come.
     fn is_silent(&self) -> bool {
         self.into.as_ref().is_some_and(|into| !into.has_begun())
     }

@@ -10,15 +10,15 @@ pub type Elements = Vec<Range<usize>>;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///
-/// Its owner may write it. A reduction needs `&mut`, so it is not read while other ranks write it.
+/// The owner may write it. A reduction needs `&mut`, so it is not read while other ranks write it.
 pub struct GradientBuffer {
     pub(super) memory: Memory,
     pub(super) index: usize,
 }
 
-/// Where a segment lives.
+/// Memory of a segment.
 pub(super) enum Memory {
-    /// Its own.
+    /// This rank's own.
     Private(Vec<f32>),
     /// A part of this rank's gradient area.
     Shared(SharedFloats),
@@ -36,7 +36,7 @@ impl GradientBuffer {
         self.index
     }
 
-    /// Whether nothing but memory of segments lies in its pages.
+    /// True if nothing but memory of segments lies in its pages.
     #[cfg(feature = "cuda")]
     pub(crate) fn has_own_pages(&self) -> bool {
         matches!(self.memory, Memory::Shared(_))

@@ -1,4 +1,4 @@
-//! The interface of all backends.
+//! The interface of all backends, and the group of a single rank.
 
 #[cfg(any(feature = "cuda", test))]
 use std::ops::Range;
@@ -54,8 +54,8 @@ pub trait Collective: Send + Sync {
     /// Waits until every rank has joined.
     fn barrier(&self) -> Result<(), Error>;
 
-    /// How gradients are summed if not by this program alone in f32: a library and its version, or
-    /// a lower precision.
+    /// Describes how gradients are summed, if not by this program alone in f32: a library and its
+    /// version, or a lower precision.
     fn describe(&self) -> Option<String> {
         None
     }
@@ -76,20 +76,20 @@ pub trait Collective: Send + Sync {
     fn give_up(&self);
 }
 
-/// What all ranks do together with contiguous tensors in their GPUs' memory. They stay where they
-/// are until later work has waited for it ([`OnGpu::join`]).
+/// An exchange of all ranks over contiguous tensors in their GPUs' memory. They stay where they are
+/// until later work has waited for it ([`OnGpu::join`]).
 #[cfg(any(feature = "cuda", test))]
 #[derive(Clone, Copy)]
 pub enum DeviceExchange<'a> {
     /// The values, f32 or f64, become their sum over all ranks.
     AllReduce(&'a Tensor),
-    /// As [`Collective::reduce_scatter`], of f32.
+    /// [`Collective::reduce_scatter`] of f32 values.
     ReduceScatter {
         /// Has no meaning afterwards, except for `mine`.
         values: &'a Tensor,
-        /// Of each rank; equal on all of them.
+        /// The part of each rank; equal on all of them.
         parts: &'a [Range<usize>],
-        /// Where the sum of this rank's part goes: there, or elsewhere.
+        /// Destination of the sum of this rank's part: in `values`, or elsewhere.
         mine: &'a Tensor,
     },
     /// Each tensor, f32, becomes that of the rank beside it.
@@ -113,7 +113,7 @@ pub trait OnGpu {
     fn finish(&self) -> Result<(), Error>;
 }
 
-/// The group of rank 0 alone.
+/// Returns the group of rank 0 alone: sums are the values themselves.
 pub fn alone() -> Arc<dyn Collective> {
     Arc::new(Solo::default())
 }

@@ -26,7 +26,8 @@ use crate::collective::shm::{LeaderReduction, Shm};
 use crate::collective::{Collective, Elements, Error, GradientBuffer, Op};
 use crate::units::{Rank, WorldSize};
 
-/// How much longer leaders wait for each other at least; a quarter of a long timeout.
+/// Least additional time that leaders wait for each other; with a long timeout it is a quarter of
+/// that.
 const LEADER_MARGIN: Duration = Duration::from_secs(2);
 
 /// One rank of the group.
@@ -231,7 +232,7 @@ impl crate::collective::device_group::Control for HierarchicalGroup {
         crate::collective::device_group::Control::begin_wait(&self.local);
     }
 
-    /// Of other machines nothing is known.
+    /// Nothing is known about other machines.
     fn late(&self) -> Option<crate::collective::device_group::Late> {
         let here = crate::collective::device_group::Control::late(&self.local);
         here.filter(|late| !late.missing.is_empty())
@@ -245,7 +246,7 @@ fn pack(all: &[Vec<u8>]) -> Vec<u8> {
     each.collect::<Vec<_>>().concat()
 }
 
-/// What [`pack`] has packed.
+/// Unpacks bytes of [`pack`]; `None` if they are damaged.
 fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<8>() {

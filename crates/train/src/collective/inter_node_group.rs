@@ -18,8 +18,8 @@ use crate::plan::AllReduce;
 use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
 
-/// How much longer a leader waits for those that wait for others themselves, for each step to the
-/// farthest: so that they have the time to name who is missing.
+/// Additional time that a leader waits for those that wait for others themselves, for each step to
+/// the farthest: so that they have the time to name who is missing.
 const STEP_MARGIN: Duration = Duration::from_secs(1);
 
 /// A leader's place among all ranks.
@@ -37,7 +37,7 @@ impl Place {
         (0..self.world.get()).step_by(self.local.count()).map(Rank)
     }
 
-    /// Those of the other machines.
+    /// Returns the first ranks of the other machines.
     pub(super) fn others(self) -> impl Iterator<Item = Rank> {
         self.leaders().filter(move |other| *other != self.rank)
     }
@@ -54,7 +54,7 @@ pub(super) struct InterNodeGroup {
     starts: Vec<Vec<usize>>,
     /// Who adds up.
     adds: AllReduce,
-    /// Where its machine has more ranks.
+    /// Present where its machine has more ranks.
     meanwhile: Option<Meanwhile>,
     interrupts: Interrupts,
     timeout: Duration,
@@ -62,7 +62,7 @@ pub(super) struct InterNodeGroup {
     state: Mutex<State>,
 }
 
-/// What a call works on.
+/// State of a call.
 pub(super) struct State {
     /// To all other leaders, in their order.
     links: Box<dyn Links>,
@@ -97,8 +97,8 @@ impl InterNodeGroup {
         Self::connected(Place { rank, world, local: WorldSize::ONE }, peers, timeout, None)
     }
 
-    /// The same for the first rank of a machine with `place.local` ranks, with connections to those
-    /// of the other machines.
+    /// Opens the group on the first rank of a machine with `place.local` ranks, with connections to
+    /// the first ranks of the other machines.
     pub(super) fn connected(
         place: Place,
         mut peers: Vec<Peer>,
@@ -116,7 +116,7 @@ impl InterNodeGroup {
         Self::linked(place, Box::new(connections), timeout, meanwhile)
     }
 
-    /// The same with any links to the other leaders, in their order.
+    /// Opens the group over any links to the other leaders, in their order.
     pub(super) fn linked(
         place: Place,
         links: Box<dyn Links>,
@@ -140,7 +140,7 @@ impl InterNodeGroup {
         Ok(Self { rank, world, place, starts, adds, meanwhile, interrupts, timeout, state })
     }
 
-    /// The same group, whose sums the library behind the links takes.
+    /// Lets the library behind the links add up, if `adds` says so.
     pub(super) fn summing_by(mut self, adds: AllReduce) -> Self {
         self.adds = adds;
         self

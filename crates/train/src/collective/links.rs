@@ -1,4 +1,4 @@
-//! What connects the leaders of several machines: messages over connections of our own
+//! Links between the leaders of several machines: messages over connections of our own
 //! (`exchange`), or through an MPI library (`mpi`).
 
 use std::io;
@@ -11,7 +11,7 @@ use crate::collective::{Call, Error};
 use crate::transport::Waker;
 use crate::units::Rank;
 
-/// What a leader does again and again while it waits for others.
+/// Called again and again by a leader that waits for others.
 pub(super) type Meanwhile = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// One exchange of a call.
@@ -22,14 +22,14 @@ pub(super) struct Exchange<'a> {
     pub(super) round: u64,
     pub(super) interrupts: &'a Interrupts,
     pub(super) timeout: Duration,
-    /// What a leader, for which ranks of its machine wait, does again and again: an error ends the
+    /// For a leader that ranks of its machine wait for: called again and again; an error ends the
     /// exchange.
     pub(super) meanwhile: Option<&'a Meanwhile>,
 }
 
-/// What one leader sends to another and receives from it.
+/// A message to another leader, and the one expected from it.
 pub(super) struct Message<'a> {
-    /// Which of the others, from 0.
+    /// Index among the other leaders, from 0.
     pub(super) peer: usize,
     pub(super) out: Option<&'a [u8]>,
     pub(super) into: Option<Target<'a>>,
@@ -102,7 +102,7 @@ impl Interrupts {
         self.waker.wake();
     }
 
-    /// Whether to wait no longer.
+    /// True if this rank shall wait no longer.
     pub(super) fn gives_up(&self) -> bool {
         self.gives_up.load(Ordering::SeqCst)
     }

@@ -30,11 +30,11 @@ const END: u64 = 0xE0D;
 /// Longest reason for an end that is sent.
 const MAX_REASON_BYTES: usize = 16 << 10;
 
-/// Where a payload goes.
+/// Destination of a payload.
 pub(super) enum Target<'a> {
-    /// Its length is known.
+    /// Memory for a payload whose length is known.
     Slice(&'a mut [u8]),
-    /// Its sender decides.
+    /// Memory for a payload whose length the sender decides.
     Vec(&'a mut Vec<u8>),
 }
 
@@ -97,7 +97,7 @@ fn parts(len: usize) -> usize {
     1 + len.div_ceil(PIECE_BYTES)
 }
 
-/// What seals the messages of a connection between machines.
+/// Seals the messages of a connection between machines.
 pub(super) struct Sealer {
     key: RecordKey,
     /// The present record, with its tag.
@@ -286,7 +286,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Whether the next message of the socket, of which nothing was received yet, is the end of the
+    /// True if the next message of the socket, of which nothing was received yet, is the end of the
     /// group. It is left unread.
     #[cfg(any(feature = "cuda", test))]
     pub(super) fn begins_with_end(socket: &OwnedFd, key: Option<&RecordKey>) -> io::Result<bool> {
@@ -309,7 +309,7 @@ impl<'a> Incoming<'a> {
         Ok(fields(&header)[0] == END)
     }
 
-    /// Whether this may still be the end of the group.
+    /// True if this may still be the end of the group.
     pub(super) fn may_be_end(&self) -> bool {
         !self.has_begun() || self.is_end()
     }

@@ -29,9 +29,9 @@ pub(super) struct Nccl {
     communicator: Mutex<Option<Communicator>>,
     rank: Rank,
     world: WorldSize,
-    /// Where the model computes.
+    /// The stream on which the model computes.
     compute: Arc<CudaStream>,
-    /// Where gradients are summed.
+    /// The stream on which gradients are summed.
     sums: Arc<CudaStream>,
     hook: CommHook,
     /// Pending sums in half precision, and the tensors that they belong to.
@@ -55,7 +55,7 @@ struct Call {
     what: What,
 }
 
-/// What becomes of the numbers of all ranks.
+/// Operation of a call.
 enum What {
     Sum,
     SumAt(Rank),
@@ -111,7 +111,7 @@ pub(super) fn open(
     DeviceGroup::open(control, timeout, new_id, join_group, finish)
 }
 
-/// What the ranks of a new group know it by.
+/// Returns the id of a new group.
 fn new_id() -> Result<[u8; ID_BYTES], Error> {
     let id = api::get_uniqueid().map_err(failed("making a group"))?;
     Ok(id.internal.map(|byte| byte as u8))
@@ -374,7 +374,7 @@ mod tests {
         Nccl::new(communicator, (Rank(0), WorldSize::ONE), compute, hook).unwrap()
     }
 
-    /// What the group of one makes of `values`.
+    /// Returns `values` as the group of one sums them.
     fn summed(group: &Nccl, device: &Device, values: &[f32]) -> Result<Vec<f32>> {
         let gradient = Tensor::from_slice(values, values.len(), device)?;
         group.enqueue(DeviceExchange::AllReduce(&gradient)).unwrap();

@@ -1,5 +1,14 @@
 //! Sums in a fixed order: the same bits whichever rank adds, and however the elements are cut into
 //! shares.
+//!
+//! A machine adds the subtrees of the tree over all ranks that lie within its ranks; the sums of
+//! the subtrees of all machines are then added as the tree goes on, so the bits do not depend on
+//! where ranks run.
+//!
+//! ```text
+//! ranks           0 1 2 3 4 5        tree: ((0+1)+(2+3))+(4+5)
+//! two machines    [0 1 2] [3 4 5]    subtrees: {0,1} {2} and {3} {4,5}
+//! ```
 
 use std::ops::Range;
 
@@ -114,9 +123,6 @@ pub(super) fn share(n: usize, rank: usize, world: usize) -> Range<usize> {
     bound(rank)..bound(rank + 1)
 }
 
-/// Elements that are added at a time: the pieces of a few sums fit the first-level cache.
-const PIECE: usize = 2048;
-
 /// The largest subtrees of the tree over `world` ranks that lie within `ranks`, in their order.
 pub(super) fn subtrees(world: usize, ranks: Range<usize>) -> Vec<Range<usize>> {
     let mut found = Vec::new();
@@ -161,8 +167,9 @@ pub(super) fn finish_tree(world: usize, starts: &[usize], sums: &mut [&mut [f32]
     }
 }
 
-/// Which sum is added to which, in order. A rank where a subtree begins is the right child of the
-/// level of its alignment; the left child then begins one, too.
+/// Returns the additions in order, as indices of the sum and of what is added to it. A rank where a
+/// subtree begins is the right child of the level of its alignment; the left child then begins one,
+/// too.
 fn steps(places: &[Option<usize>]) -> Vec<(usize, usize)> {
     let mut steps = Vec::new();
     let mut stride = 1;

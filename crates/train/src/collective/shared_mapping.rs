@@ -149,7 +149,7 @@ impl SharedFloats {
         Ok(Self { mapping: Arc::clone(mapping), rank, start, len })
     }
 
-    /// Whether it is a part of this mapping.
+    /// True if it is a part of this mapping.
     pub(super) fn is_in(&self, mapping: &Arc<Mapping>) -> bool {
         Arc::ptr_eq(&self.mapping, mapping)
     }
@@ -176,8 +176,8 @@ impl SharedFloats {
         reduce::tree_sum_everywhere(&mut self.of_all_ranks(share));
     }
 
-    /// As [`SharedFloats::reduce`], but the sum is in this rank's area only; in the others the
-    /// elements have no meaning afterwards.
+    /// Reduces as [`SharedFloats::reduce`], but the sum is in this rank's area only; in the others
+    /// the elements have no meaning afterwards.
     pub(super) fn reduce_here(&mut self, share: &Range<usize>) {
         let own = self.rank.index();
         reduce::tree_sum_at(&mut self.of_all_ranks(share), own);

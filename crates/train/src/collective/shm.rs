@@ -46,7 +46,7 @@ pub(super) struct Shm {
     /// By which number errors name the first rank.
     first: Rank,
     mapping: Arc<Mapping>,
-    /// Whether to wait no longer.
+    /// True if this rank shall wait no longer.
     gives_up: Arc<AtomicBool>,
     /// Held for a whole call: calls of different threads follow one another.
     state: Mutex<State>,
@@ -111,8 +111,7 @@ impl Shm {
         })
     }
 
-    /// The same, of a machine whose first rank has the number `first` among those of all machines:
-    /// errors name ranks by it.
+    /// Sets the number of the first rank among those of all machines, by which errors name ranks.
     pub(super) fn starting_at(mut self, first: Rank) -> Self {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.barrier.name_from(first);
@@ -120,8 +119,8 @@ impl Shm {
         self
     }
 
-    /// What a leader that waits for other machines does meanwhile: it shows its own ranks that it
-    /// is alive, and stops when one of them has ended the group.
+    /// Returns what a leader calls while it waits for other machines: it shows its own ranks that
+    /// it is alive, and stops when one of them has ended the group.
     pub(super) fn watch(&self) -> impl Fn() -> Result<(), Error> + Send + Sync + use<> {
         let mapping = Arc::clone(&self.mapping);
         move || {

@@ -8,8 +8,8 @@
 //! which waiting ranks name those that are missing. The last to arrive wakes those that sleep, if
 //! any do.
 //!
-//! Where there are other machines, the first rank talks to theirs while the others wait. It beats
-//! meanwhile, and no deadline runs out as long as it does: it has its own, and knows who is late.
+//! With other machines, the first rank talks to theirs while the others wait. It beats meanwhile,
+//! and no deadline runs out as long as it does: it has its own, and knows who is late.
 //!
 //! A waiting rank spins for a moment (the others are usually microseconds away), then sleeps. With
 //! fewer cores than ranks it sleeps at once: spinning would take the core of a rank that it waits
@@ -81,7 +81,7 @@ pub(super) struct ShmBarrier {
     /// By which number the first rank is named.
     first: Rank,
     timeout: Duration,
-    /// Whether every rank has a core.
+    /// True if every rank has a core.
     spins: bool,
     /// Set by another thread: the deadline is over.
     gives_up: Arc<AtomicBool>,
@@ -180,7 +180,7 @@ impl ShmBarrier {
         Ok(seen)
     }
 
-    /// Whether `seen` counts all arrivals at this barrier. Others may have arrived at the next one
+    /// True if `seen` counts all arrivals at this barrier. Others may have arrived at the next one
     /// already.
     fn is_complete(&self, seen: u32) -> bool {
         let all = self.arrivals.wrapping_mul(self.world.get());
@@ -217,7 +217,7 @@ impl ShmBarrier {
         self.mapping.word(BEATS).load(SeqCst)
     }
 
-    /// How long to wait for ranks that give no sign of life.
+    /// Returns the time to wait for ranks that give no sign of life.
     fn patience(&self, waits_for_leader: bool) -> Duration {
         match (self.gives_up.load(SeqCst), waits_for_leader) {
             (true, false) => Duration::ZERO,
@@ -358,7 +358,7 @@ pub(super) fn begin_wait(mapping: &Mapping, rank: Rank) {
     mapping.word(arrived(rank) + WAITS).fetch_add(1, SeqCst);
 }
 
-/// How often `rank` has begun to wait for a library.
+/// Returns the number of times that `rank` has begun to wait for a library.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn waits(mapping: &Mapping, rank: Rank) -> u64 {
     mapping.word(arrived(rank) + WAITS).load(SeqCst).into()
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
     use crate::transport::shared_memory;
 
-    /// What `each` returns on `world` ranks, whose group has begun `calls` calls and passed `arrivals`
+    /// Runs `each` on `world` ranks, whose group has begun `calls` calls and passed `arrivals`
     /// barriers.
     fn with_counters<T: Send>(
         world: u32,

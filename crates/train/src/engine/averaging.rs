@@ -3,6 +3,9 @@
 //!
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.
+//!
+//! Lookahead's averages are its slow weights: every `k` steps they move a fraction of the way to
+//! the weights, which then continue from there.
 
 use candle_core::{Result, Var};
 
@@ -11,7 +14,8 @@ use crate::nn::{Buffer, Param, Params, change_all, change_values};
 use crate::optim::{ParameterState, Update, follow_values};
 use crate::plan::LookaheadPlan;
 
-/// What so many states are kept of: parameters, then, if there are as many, moving buffers.
+/// Returns the variables that `n_states` averages belong to: parameters, then, if there are as
+/// many, moving buffers.
 pub(super) fn averaged_vars(params: &Params, n_states: usize) -> Result<Vec<&Var>> {
     let parameters = params.parameters().iter().map(Param::var);
     parameters.chain(params.moving_buffers().map(Buffer::var)).take(n_states).collect()
@@ -79,7 +83,8 @@ impl Engine {
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
     }
 
-    /// Lets fast and slow weights meet after a step where that is due.
+    /// Moves the slow weights of lookahead after a step where that is due, and sets the weights to
+    /// them.
     pub(super) fn look_ahead(&mut self) -> std::result::Result<(), Error> {
         let step = self.state.step;
         let last = self.plan.length.total_steps;
@@ -103,8 +108,8 @@ impl Engine {
     }
 }
 
-/// The share of their way that the slow weights go to the fast ones after `step` steps of `last`: `alpha`, or, with a `power`, from all of it
-/// in the beginning down to `alpha` in the end.
+/// Returns the fraction of the way that the slow weights move to the fast ones after `step` steps of
+/// `last`: `alpha`, or, with a `power`, from all of it in the beginning down to `alpha` in the end.
 fn share(plan: &LookaheadPlan, step: u64, last: u64) -> f64 {
     let done = (step as f64 / last.max(1) as f64).min(1.0);
     1.0 - (1.0 - plan.alpha) * plan.power.map_or(1.0, |power| done.powf(power))

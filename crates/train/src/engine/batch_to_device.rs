@@ -1,4 +1,4 @@
-//! Where a batch goes before the model sees it.
+//! Copies a batch to the device of the model.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -9,14 +9,14 @@ use crate::failpoint;
 use crate::ops::cuda;
 use crate::plan::Modality;
 
-/// Which tensors of a batch go where the model computes.
+/// The tensors of a batch that go to the device of the model.
 #[derive(Clone, Copy)]
 pub struct DeviceTensors {
     inputs: bool,
 }
 
 impl DeviceTensors {
-    /// Whether the inputs and the targets of `batch` go there.
+    /// Returns two flags: true if the inputs, and if the targets, of `batch` go there.
     pub fn of(self, batch: &Batch) -> [bool; 2] {
         [self.inputs, batch.targets.dtype().is_float()]
     }

@@ -33,8 +33,8 @@ impl EarlyStopping {
 }
 
 impl TrainState {
-    /// Whether early stopping has lost its patience: after so many evaluations without improvement,
-    /// as Lightning and transformers count them.
+    /// True if early stopping is out of patience: after `patience` evaluations without improvement,
+    /// counted as Lightning and transformers do.
     pub fn is_stuck(&self, plan: &Plan) -> bool {
         plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad >= early.patience)
     }

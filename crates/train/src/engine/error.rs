@@ -88,11 +88,11 @@ pub enum Error {
     StartDiffers {
         /// First rank that differs.
         rank: Rank,
-        /// Where it starts.
+        /// Step after which that rank starts.
         step: u64,
-        /// Where rank 0 starts.
+        /// Step after which rank 0 starts.
         first: u64,
-        /// Whether it is this rank.
+        /// True if it is this rank.
         is_mine: bool,
     },
     /// Ranks restored checkpoints of the same step that are not the same.
@@ -106,10 +106,10 @@ pub enum Error {
         what: &'static str,
         /// The ranks that have not what most have.
         ranks: Vec<Rank>,
-        /// Whether this rank is one of them.
+        /// True if this rank is one of them.
         is_mine: bool,
     },
-    /// What all ranks should have in common is no longer the same on all of them.
+    /// Something that all ranks should have in common differs.
     #[error(
         "after step {step} the {what} of {} differ from those of the other ranks{}",
         each(ranks), since(*equal)
@@ -123,7 +123,7 @@ pub enum Error {
         what: &'static str,
         /// The ranks that have not what most have.
         ranks: Vec<Rank>,
-        /// Whether this rank is one of them.
+        /// True if this rank is one of them.
         is_mine: bool,
     },
     /// An evaluation saw too few or too many samples.

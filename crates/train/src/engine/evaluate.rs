@@ -24,7 +24,7 @@ use crate::rng::Key;
 /// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
 const EVALUATION: u64 = u64::MAX;
 
-/// What is evaluated.
+/// The samples that are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Validation samples: what a run is steered by.
@@ -33,7 +33,7 @@ pub enum Split {
     Test,
 }
 
-/// What an evaluation measures.
+/// The scope of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     LossOnly,
@@ -41,15 +41,16 @@ enum Answers {
     All,
 }
 
-/// What an evaluation found; equal on all ranks.
+/// The result of an evaluation; equal on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// `val/loss` ...
     pub metrics: BTreeMap<String, f64>,
-    /// What metrics share that are made of the same: see [`Engine::kept`].
+    /// Accumulated state of the metrics; several metrics may share one: see
+    /// [`Engine::metric_state`].
     pub(crate) kept: Vec<MetricState>,
-    /// Of the samples of this rank those that the model is most wrong about, the worst first, if
-    /// they were asked for.
+    /// The samples of this rank that the model is most wrong about, the worst first, if they were
+    /// asked for.
     pub worst: Vec<Worst>,
     /// Samples that were evaluated, each once.
     pub samples: u64,
@@ -59,28 +60,27 @@ pub struct Evaluation {
     pub stop_request: Option<Stop>,
 }
 
-/// What a rank tells the others when its chunks are evaluated, or are not going to be.
+/// A rank's message to the others when its chunks are evaluated, or will not be.
 #[derive(Serialize, Deserialize)]
 struct Part {
     passes: Vec<PassReport>,
-    /// What it asks for.
     stop_request: Option<Stop>,
-    /// Whether chunks of it are missing, because of that.
+    /// True if chunks are missing, because of that request.
     is_broken_off: bool,
 }
 
 /// A sample that the model is wrong about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worst {
-    /// Its index in its split.
+    /// Index in its split.
     pub sample: u32,
     pub loss: f64,
-    /// Its class, and the class that the model takes it for.
+    /// The sample's class, and the class that the model takes it for.
     pub classes: Option<[u32; 2]>,
 }
 
 impl Split {
-    /// What messages call its samples.
+    /// The name of the samples in messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Val => "validation",
@@ -120,11 +120,13 @@ impl Engine {
         self.evaluate_unless(split, chunks, next, &|| None)
     }
 
-    /// As [`Engine::evaluate`], unless `wishes` asks to stop: then it ends after the batch at hand.
+    /// Evaluates as [`Engine::evaluate`], but ends after the batch at hand once `stop_request` asks
+    /// for it.
     ///
     /// # Errors
     ///
-    /// As [`Engine::evaluate`]; [`Error::BrokenOff`] on all ranks if any of them left out a batch.
+    /// [`Error::BrokenOff`] on all ranks if any of them left out a batch; and what
+    /// [`Engine::evaluate`] returns.
     pub fn evaluate_unless(
         &mut self,
         split: Split,
@@ -144,7 +146,7 @@ impl Engine {
         .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
     }
 
-    /// The same of the parameters themselves, where averages stand for them otherwise: `val/loss`
+    /// Evaluates the parameters themselves where averages replace them otherwise: `val/loss`
     /// becomes `val_weights/loss`.
     pub fn evaluate_weights(
         &mut self,
@@ -160,8 +162,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Whether the averages that stand for the parameters still hold so many of the initial weights
-    /// that the parameters are to be measured, too.
+    /// True if the averages that replace the parameters still hold so much of the initial weights
+    /// that the parameters should be measured, too.
     pub fn has_young_average(&self) -> bool {
         self.plan.ema.is_some_and(|ema| ema.is_young(self.state.updates))
     }
@@ -212,8 +214,8 @@ impl Engine {
         Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
     }
 
-    /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are
-    /// averages. Each sample draws from its key.
+    /// Returns the model's answers to `inputs` in the CPU's memory, by the averaged parameters
+    /// where there are averages. Each sample draws from its key.
     pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
         // A simulation asks thousands of times.
         (self.observer)(self.state.step, Phase::Evaluating);
@@ -225,8 +227,7 @@ impl Engine {
         self.averaged(|engine| asked(&*engine.model, &inputs, draws, &pass))?
     }
 
-    /// What is asked beside the loss: nothing in most evaluations where an answer takes many
-    /// passes.
+    /// Returns the scope of an evaluation: mostly the loss alone where an answer takes many passes.
     fn answers(&self, split: Split) -> Answers {
         let state = &self.state;
         let is_due = split == Split::Test
@@ -271,8 +272,8 @@ impl Engine {
         Ok(Found { report, kept, worst })
     }
 
-    /// What is compared; the mean of the answers to all views of an image where test-time
-    /// augmentation is asked for.
+    /// Returns outputs and targets to compare; with test-time augmentation the outputs are the mean
+    /// over all views of an image.
     fn compared(
         &self,
         inputs: &Tensor,
@@ -301,8 +302,8 @@ impl Engine {
         Ok(compared)
     }
 
-    /// What the model answers where that is no prediction of a single pass. There are no views
-    /// then.
+    /// Returns the model's answer where it is not the prediction of a single pass. There are no
+    /// views then.
     fn answer_to(
         &self,
         inputs: &Tensor,
@@ -372,8 +373,8 @@ impl Engine {
         Ok(unreadable)
     }
 
-    /// The same for training: all ranks find at the same step that too many samples of the epoch
-    /// cannot be read.
+    /// As [`Engine::audit`], for training: all ranks find at the same step that too many samples of
+    /// the epoch cannot be read.
     pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
         let plan = &self.plan;
         let sums = &self.state.sums;
@@ -447,8 +448,8 @@ impl Engine {
     }
 }
 
-/// What is looked at of (n, channels, height, width), or of (n, views, channels, height, width),
-/// and how often it counts.
+/// Returns the views of (n, channels, height, width), or of (n, views, channels, height, width),
+/// each with its weight.
 fn each_view(
     inputs: &Tensor,
     how: Option<TestTimeAugmentation>,
@@ -495,7 +496,7 @@ fn weighed(outputs: Tensor, weight: f64) -> candle_core::Result<Tensor> {
     if weight == 1.0 { Ok(outputs) } else { outputs * weight }
 }
 
-/// What a batch of an evaluation gives.
+/// Results of one batch of an evaluation.
 struct Found {
     report: PassReport,
     kept: Vec<MetricState>,
@@ -510,8 +511,8 @@ fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
     worst.truncate(most);
 }
 
-/// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks
-/// nothing.
+/// Gathers the metric states of all ranks' chunks and adds them in the order of the chunks; empty
+/// without chunks.
 fn gather(
     collective: &dyn Collective,
     mine: &[(usize, Vec<MetricState>)],

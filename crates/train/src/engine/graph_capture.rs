@@ -15,9 +15,9 @@ const PROOFS: u32 = 2;
 /// Passes of a step whose launches differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its gradients take the place of what was there.
+    /// Gradients replace what was in the buckets.
     First,
-    /// Its gradients are added.
+    /// Gradients are added to what is in the buckets.
     Later,
 }
 
@@ -32,11 +32,11 @@ pub(super) fn kind_of_pass(written: &[bool]) -> Option<Kind> {
     }
 }
 
-/// What runs passes, and can record one.
+/// Runs passes, and can record one.
 pub(super) trait Recorder {
     /// A recorded pass.
     type Recording;
-    /// All that a pass changes, and what it found.
+    /// Everything that a pass changes, its results included.
     type State: PartialEq;
     /// Why a pass failed.
     type Error: std::fmt::Display;
@@ -50,14 +50,14 @@ pub(super) trait Recorder {
     /// Runs what was recorded, for the pass at hand.
     fn replay(&mut self, recording: &Self::Recording) -> Result<(), Self::Error>;
 
-    /// What passes change, as it is.
+    /// Returns everything that passes change.
     fn state(&mut self) -> Result<Self::State, Self::Error>;
 
     /// Puts it back.
     fn restore(&mut self, state: &Self::State) -> Result<(), Self::Error>;
 }
 
-/// How far the recording has come.
+/// Progress of a recording.
 #[derive(Debug)]
 pub(super) enum Capture<R> {
     /// Passes that are still run before the recording.
@@ -70,7 +70,7 @@ pub(super) enum Capture<R> {
     Off,
 }
 
-/// What became known in a pass.
+/// News after a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum CaptureEvent {
     /// Nothing.
@@ -91,8 +91,8 @@ impl<R> Capture<R> {
     ///
     /// # Errors
     ///
-    /// That of the pass itself. One of the recording or of a replay is news, and the pass is run
-    /// without them; but a replay that was proved and fails leaves an unknown state.
+    /// The error of the pass itself. An error of the recording or of a replay becomes news, and the
+    /// pass is run without them; but a proved replay that fails leaves an unknown state.
     pub(super) fn pass<C: Recorder<Recording = R>>(
         &mut self,
         recorder: &mut C,
@@ -160,9 +160,9 @@ mod tests {
         step: u32,
         weight: f32,
         statistic: f32,
-        /// What the pass found.
+        /// The pass's result.
         found: f32,
-        /// What a wrong recording keeps of its step.
+        /// The quantity that a wrong recording keeps from its own step.
         bakes: Option<Baked>,
         refuses: bool,
         breaks: Option<u32>,
@@ -241,7 +241,7 @@ mod tests {
         found
     }
 
-    /// What ten passes find and leave without any recording.
+    /// Results, weight and statistic of ten passes without any recording.
     fn expected() -> (Vec<f32>, f32, f32) {
         let mut made = Made::default();
         let reports = (0..10)

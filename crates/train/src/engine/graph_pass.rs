@@ -26,9 +26,9 @@ use crate::rng::Key;
 /// The recorded pass of a run, and the memory that it reads and writes.
 pub(super) struct GraphPass {
     gpu: Gpu,
-    /// Whether the run ends if passes cannot be replayed.
+    /// True if the run ends when passes cannot be replayed.
     must: bool,
-    /// Of each kind of pass.
+    /// One for each [`Kind`](crate::engine::graph_capture::Kind) of pass.
     captures: [Capture<Recording>; 2],
     fixed: Option<Fixed>,
 }
@@ -46,7 +46,7 @@ struct Fixed {
 struct Recording {
     graph: Graph,
     marks: Marks,
-    /// What the pass adds to each counter.
+    /// Increment of each counter by the pass.
     counted: Vec<i64>,
 }
 
@@ -58,12 +58,12 @@ struct AtHand<'a> {
     passes: Passes<'a>,
     context: ForwardContext,
     draws: Vec<Key>,
-    /// How much the pass counts: it is full.
+    /// Weight of the pass, which is full.
     weight: f64,
 }
 
-/// All that a pass changes: bits of gradients and running statistics, the counters, and what it
-/// found.
+/// Everything that a pass changes: bits of gradients and running statistics, the counters, and its
+/// results.
 #[derive(PartialEq)]
 struct State {
     numbers: Vec<Vec<u32>>,
@@ -72,7 +72,7 @@ struct State {
 }
 
 impl GraphPass {
-    /// What the plan wants and allows; `None` = passes are run one launch after another.
+    /// Returns a graph if the plan wants and allows one; `None` if passes are run launch by launch.
     pub(super) fn new(plan: &Plan, device: &Device) -> Option<Self> {
         if !is_wanted(plan) {
             return None;
@@ -177,7 +177,7 @@ impl AtHand<'_> {
         counters.zip(counts).for_each(|(counter, count)| counter.set(*count));
     }
 
-    /// Where gradients and running statistics lie.
+    /// Returns the tensors that hold gradients and running statistics.
     fn numbers(&self) -> Result<Vec<Tensor>> {
         let mut all = self.engine.reducer.buckets();
         for buffer in self.engine.params.moving_buffers() {

@@ -74,21 +74,21 @@ pub struct Engine {
     params: Params,
     loss: Box<dyn Loss>,
     metrics: Vec<Arc<dyn Metric>>,
-    /// How many of the samples with the highest losses an evaluation reports.
+    /// Number of samples with the highest losses that an evaluation reports.
     most_worst: usize,
     optimizer: Box<dyn Optimizer>,
     scheduler: Box<dyn Scheduler>,
-    /// Of each parameter in registration order, and then the averages of buffers.
+    /// States of the parameters in registration order, then the averages of buffers.
     optimizer_state: Vec<ParameterState>,
     collective: Arc<dyn Collective>,
-    /// Where each rank keeps only its part of the optimizer's state.
+    /// `None` if each rank keeps all of the optimizer's state.
     ownership: Option<Arc<Ownership>>,
     reducer: Box<dyn Reducer>,
-    /// Where the model computes.
+    /// The device of the model.
     device: Device,
     sink: Arc<dyn GradientSink>,
     state: TrainState,
-    /// Whether each parameter takes part in the next step.
+    /// True for each parameter that takes part in the next step.
     trained: Vec<bool>,
     time: TimeShares,
     observer: Observer,
@@ -99,7 +99,7 @@ pub struct Engine {
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
     stats: StatsClock,
-    /// Where batch norms take their statistics over all shards.
+    /// Present if batch norms take their statistics over all shards.
     joint: Option<JointPasses>,
     /// Passes as one launch, where the plan allows it.
     #[cfg(feature = "cuda")]
@@ -108,16 +108,14 @@ pub struct Engine {
     notice: Option<String>,
 }
 
-/// What an engine trains, made by the kinds that the plan chooses.
+/// The components that the plan chooses.
 pub struct Components {
     pub model: Box<dyn Model>,
-    /// Its parameters and buffers.
+    /// Parameters and buffers of the model.
     pub params: Params,
-    /// What is minimised.
     pub loss: Box<dyn Loss>,
-    /// What evaluations measure beside it.
+    /// Metrics that evaluations measure beside the loss.
     pub metrics: Vec<Arc<dyn Metric>>,
-    /// What moves the parameters.
     pub optimizer: Box<dyn Optimizer>,
     /// The learning rate over time.
     pub scheduler: Box<dyn Scheduler>,
@@ -132,12 +130,12 @@ impl Engine {
         self.straggler.take()
     }
 
-    /// What the ranks have told of themselves, once; rank 0's.
+    /// Takes the ranks' newest statistics, once; only on rank 0.
     pub fn take_rank_stats(&mut self) -> Option<RankStats> {
         self.stats.take()
     }
 
-    /// What all ranks have done up to now. All of them call it.
+    /// Returns statistics of all ranks up to now. All ranks must call it.
     pub fn rank_stats(&self) -> Result<RankStats, Error> {
         // A rank that waits here is not the one that hangs.
         (self.observer)(self.state.step, Phase::Reducing);
@@ -151,8 +149,8 @@ impl Engine {
         self.notice.take()
     }
 
-    /// How gradients get to the other ranks, and what of the optimizer's state this rank keeps,
-    /// where that is worth a line.
+    /// Describes how gradients reach the other ranks, and this rank's part of the optimizer's
+    /// state, where that is worth a line.
     pub fn describe(&self) -> Option<String> {
         let said = [self.reducer.describe(), self.describe_ownership()];
         let said: Vec<String> = said.into_iter().flatten().collect();

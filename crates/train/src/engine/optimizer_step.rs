@@ -1,5 +1,9 @@
 //! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale,
-//! check, clip, update.
+//! check, clip, update. The arithmetic of clipping is in `optim::clip`.
+//!
+//! Parameters can be frozen for the whole run or for a part of it. A run has phases, which begin at
+//! step boundaries. In each, frozen parameters have no gradient and no optimizer state, and their
+//! buckets are not reduced. All ranks enter a phase at the same step: it follows from the plan.
 
 use rayon::prelude::*;
 
@@ -17,7 +21,7 @@ use crate::units::Rank;
 
 /// The mean gradient over all samples of a step.
 pub(super) struct MeanGradient {
-    /// What turns the reduced gradients into means.
+    /// Factor that makes means of the reduced gradients.
     pub(super) factor: f32,
     /// Before clipping.
     pub(super) norm: GradientNorm,
@@ -31,7 +35,7 @@ impl Engine {
         MeanGradient { factor, norm: GradientNorm::new(self.reducer.squares(), f64::from(factor)) }
     }
 
-    /// What makes a mean of the sums of a step whose passes weigh so much.
+    /// Returns the factor that makes means of a step's sums, from the total weight of its passes.
     pub(super) fn mean_factor(&self, step: &Step, weight: f64) -> f32 {
         // Where nothing counts, the sums are zeros, and stay so.
         let weight = if weight > 0.0 { weight } else { 1.0 };
@@ -39,7 +43,7 @@ impl Engine {
         (1.0 / (passes * step.loss_scale)) as f32
     }
 
-    /// Whether the parameters may move: `false` skips the update.
+    /// True if the parameters may move; `false` skips the update.
     pub(super) fn check(
         &mut self,
         step: &Step,
@@ -80,7 +84,7 @@ impl Engine {
         Err(Error::NotFinite { what, step, culprit: self.culprit(votes) })
     }
 
-    /// Where a value that is not finite was seen first.
+    /// Describes the rank and the parameter in which a value that is not finite was seen first.
     fn culprit(&self, votes: &[Vote]) -> String {
         let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
         let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
@@ -92,8 +96,8 @@ impl Engine {
         rank.unwrap_or_default() + &name.unwrap_or_default()
     }
 
-    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm
-    /// of all, by value.
+    /// Returns what [`Engine::update`] does with each gradient before it is used: scaling to the
+    /// mean, clipping by the norm of all, clipping by value.
     pub(super) fn clip(&self, gradient: &MeanGradient) -> Preparation {
         let plan = &self.plan.clip;
         let clip = plan.norm.map_or(1.0, |limit| clip_coefficient(gradient.norm.norm(), limit));
@@ -171,8 +175,8 @@ impl Engine {
         }
     }
 
-    /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in
-    /// do not count. `None` for the `unused` and frozen ones.
+    /// Returns the number of each parameter's next update, counted as PyTorch does: updates that it
+    /// had no part in do not count. `None` for `unused` and frozen parameters.
     fn counts(&self, unused: &[usize]) -> Vec<Option<u64>> {
         let count = |(index, param): (usize, &Param)| {
             let missed = self.state.missed.get(param.name()).copied().unwrap_or(0);

@@ -1,7 +1,6 @@
-//! Which rank keeps what (`distributed.zero_stage`): each parameter has an owner, which alone has the
-//! optimizer's state of it, gets the reduced gradient, and moves the parameter; then it gives
-//! the new values to the others. Averages of the weights are kept by all: they follow from the
-//! weights.
+//! Sharded optimizer state (`distributed.zero_stage`): each parameter has an owner, which alone
+//! keeps its optimizer state, gets its reduced gradient and moves it, and then sends the new values
+//! to the others. Averages of the weights are kept by all: they follow from the weights.
 //!
 //! No number changes: sums over ranks have the same tree, squares are summed parameter by parameter
 //! and then in registration order, and an update never looks beyond its parameter.
@@ -25,17 +24,17 @@ const ROUND: usize = 1 << 20;
 pub(super) struct Ownership {
     rank: Rank,
     world: WorldSize,
-    /// Of each parameter in registration order.
+    /// By parameter, in registration order.
     owners: Vec<Rank>,
-    /// Whether gradients of the others' parameters are freed once they are reduced.
+    /// True if gradients of other ranks' parameters are freed once they are reduced.
     pub(super) frees_gradients: bool,
 }
 
-/// How a bucket is divided.
+/// Division of a bucket among the ranks.
 pub(super) struct Division {
     /// Elements of each rank: one range, padding between its parameters included.
     pub(super) parts: Vec<Elements>,
-    /// What is not this rank's.
+    /// Elements that are not this rank's.
     pub(super) others: Elements,
 }
 
@@ -59,7 +58,7 @@ impl Ownership {
         Some(Self { rank, world, owners: all, frees_gradients })
     }
 
-    /// Whether this rank owns the parameter with this place in registration order.
+    /// True if this rank owns the parameter with this registration index.
     pub(super) fn is_mine(&self, parameter: usize) -> bool {
         self.owners[parameter] == self.rank
     }
@@ -105,25 +104,26 @@ impl Ownership {
     }
 }
 
-/// Whether this rank moves a parameter, and keeps the optimizer's state of it: it owns it, or none
+/// True if this rank moves a parameter and keeps its optimizer state: it owns it, or no parameter
 /// has an owner.
 pub(super) fn is_mine(ownership: Option<&Ownership>, parameter: usize) -> bool {
     ownership.is_none_or(|ownership| ownership.is_mine(parameter))
 }
 
-/// Whether `rank` keeps the optimizer's state of a parameter under `plan`.
+/// Returns a predicate that is true for the parameters, by registration index, whose optimizer
+/// state `rank` keeps under `plan`.
 pub fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
     let ownership = Ownership::new(plan, params, rank, plan.distributed.world_size);
     move |index| is_mine(ownership.as_ref(), index)
 }
 
 impl Engine {
-    /// Whether this rank moves a parameter, and keeps the optimizer's state of it.
+    /// True if this rank moves a parameter and keeps its optimizer state.
     pub fn keeps(&self, parameter: usize) -> bool {
         is_mine(self.ownership.as_deref(), parameter)
     }
 
-    /// How much this rank keeps, where the optimizer's state is divided.
+    /// Describes this rank's part of the optimizer state, where it is divided.
     pub(super) fn describe_ownership(&self) -> Option<String> {
         let ownership = self.ownership.as_ref()?;
         let (mut mine, mut all) = (0, 0);
@@ -169,8 +169,8 @@ impl Engine {
         })
     }
 
-    /// What all ranks together keep, in vectors of at most one element: which of them there are
-    /// says how large a checkpoint is.
+    /// Returns the optimizer state of all ranks together, with each vector cut to at most one
+    /// element: which vectors exist decides how large a checkpoint is.
     pub fn outline_of_optimizer_state(&self) -> Vec<ParameterState> {
         let one = |n: usize| vec![0.0; n.min(1)];
         let average = |state: &ParameterState| one(state.average.len());
@@ -262,7 +262,7 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// What `rank` gives in a round: elements of its vectors, which it gives one after the other.
+/// Returns what `rank` sends in a round: ranges of its vectors, in their order.
 fn pieces(
     owners: &[Rank],
     lengths: &[usize],

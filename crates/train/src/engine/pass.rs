@@ -15,7 +15,7 @@ use crate::ops::{BatchGroup, GradientSink, count_correct};
 use crate::plan::{LossPlan, Plan};
 use crate::rng::{Key, Purpose};
 
-/// What passes have in common: threads share it.
+/// Inputs that all passes of a step share, also between threads.
 #[derive(Clone, Copy)]
 pub(super) struct Passes<'a> {
     pub(super) plan: &'a Plan,
@@ -45,7 +45,7 @@ impl<'a> From<&'a DeviceBatch> for Placed<'a> {
     }
 }
 
-/// What one forward pass found.
+/// Results of a forward pass.
 pub(super) struct Found {
     /// The mean loss times the pass's share of the step and the loss scale: what backward starts
     /// from.
@@ -62,8 +62,8 @@ pub(super) struct Measured {
 }
 
 impl Passes<'_> {
-    /// What the layers need to know about a pass. Running statistics follow the first shard only,
-    /// as DDP's `broadcast_buffers` keeps those of rank 0.
+    /// Returns the context for the layers. Running statistics follow the first shard only, as DDP's
+    /// `broadcast_buffers` keeps those of rank 0.
     pub(super) fn context(
         &self,
         micro_batch: &MicroBatch,
@@ -82,7 +82,7 @@ impl Passes<'_> {
         }
     }
 
-    /// What the model may draw for each sample of a batch.
+    /// Returns a random key for each sample of a batch, for models that draw.
     pub(super) fn draws(&self, batch: &Batch) -> Vec<Key> {
         let epoch = (self.step - 1) / self.plan.length.steps_per_epoch.max(1);
         draws(self.plan, epoch, &batch.samples)
@@ -158,7 +158,7 @@ impl Passes<'_> {
     }
 }
 
-/// What the model may draw for each of `samples`: nothing that depends on the ranks.
+/// Returns a random key for each of `samples`, which does not depend on the ranks.
 pub(super) fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
     let key = |&sample: &u32| Key::new(plan.seed, Purpose::Draw, epoch, u64::from(sample));
     samples.iter().map(key).collect()

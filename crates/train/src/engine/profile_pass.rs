@@ -1,4 +1,4 @@
-//! What one pass holds at its largest moment, measured on small batches before anything is trained.
+//! Peak memory and operations of one pass, measured on small batches before anything is trained.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ const LARGE_IMAGE: usize = 1 << 20;
 /// Stack of the thread that runs them, as that of a rank's training thread.
 const STACK_BYTES: usize = 512 << 20;
 
-/// What a pass needs.
+/// Memory and operations that a pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassProfile {
     /// Bytes that it holds beside parameters and gradients at its largest moment; unknown in a
@@ -31,11 +31,11 @@ pub struct PassProfile {
     pub flops: u64,
 }
 
-/// What a pass of `plan` needs: runs two small batches of zeros forward and backward, with as many
+/// Profiles a pass of `plan`: runs two small batches of zeros forward and backward, with as many
 /// threads as a rank has. Large blocks of memory are counted as they are handed out. Between two
 /// gradients that backward hands over, the most in use grows in proportion to the batch; which
-/// moment is the largest depends on the batch. Of large images smaller ones are run, if the model
-/// takes them, since what a sample adds grows with its area.
+/// moment is the largest depends on the batch. Instead of large images smaller ones are run, if the
+/// model takes them, since what a sample adds grows with its area.
 pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)
@@ -54,7 +54,7 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
     found.map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
 }
 
-/// What a pass needs, by samples of `shape`.
+/// Profiles a pass with samples of `shape`.
 fn profile_samples(
     plan: &Plan,
     components: &Components,

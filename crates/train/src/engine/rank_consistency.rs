@@ -1,4 +1,4 @@
-//! Whether all ranks still have the same: hashes of what they should have in common, compared.
+//! Checks that all ranks still hold the same values, by comparing hashes of them.
 //!
 //! Ranks compute their updates each for itself, from the same sums. A bit that turns in one rank's
 //! memory, or a core that computes wrongly, makes its parameters others, and nothing else tells.
@@ -29,11 +29,11 @@ pub(super) enum Part {
     Progress,
 }
 
-/// All of them, what explains the others first.
+/// All of them; those that explain the others come first.
 pub(super) const EVERYTHING: [Part; 5] =
     [Part::Weights, Part::OptimizerState, Part::Averages, Part::Frozen, Part::Progress];
 
-/// What some ranks have otherwise than most.
+/// A value that differs between ranks.
 pub(super) struct Difference {
     /// "weights", "optimizer state" ...
     pub(super) what: &'static str,
@@ -64,8 +64,8 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::compare_weights`], of everything that a checkpoint holds and all ranks should
-    /// have in common.
+    /// Compares everything that a checkpoint holds and all ranks should have in common, as
+    /// [`Engine::compare_weights`] does.
     pub fn compare_everything(&mut self) -> Result<(), Error> {
         self.compare_weights()?;
         let step = self.state.step;

@@ -1,5 +1,5 @@
-//! What each rank has done so far, from all ranks to the record of rank 0: with the votes of a
-//! step, so that no call is added to it. Rank 0 asks by its clock, in a vote of the step before.
+//! Statistics of each rank, which reach the record of rank 0 with the votes of a step, so that no
+//! call is added to it. Rank 0 asks by its clock, in a vote of the step before.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ const MIN_INTERVAL: f64 = 1.0;
 /// has about three thousand.
 const INTERVAL_SHARE: f64 = 0.002;
 
-/// What one rank has done since the start.
+/// One rank's statistics since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RankReport {
     time: TimeShares,
@@ -28,7 +28,7 @@ pub(crate) struct RankReport {
 }
 
 impl RankReport {
-    /// That of this process, which spent `time` and computes on `device`.
+    /// Returns the report of this process, which spent `time` and computes on `device`.
     pub(crate) fn now(time: TimeShares, device: &Device) -> Self {
         let memory = memory::resident().map_or(0, |bytes| bytes.0);
         Self { time, cpu: Clock::cpu_seconds(), memory, gpu: gpu_usage(device) }
@@ -81,12 +81,12 @@ impl StatsClock {
         Self { clock: Clock::start(), due: MIN_INTERVAL, is_asked: false, found: None }
     }
 
-    /// Whether `rank` asks for reports now: only rank 0 does.
+    /// True if `rank` asks for reports now: only rank 0 does.
     pub(crate) fn is_due(&self, rank: Rank) -> bool {
         rank.is_first() && !self.is_asked && self.clock.seconds() >= self.due
     }
 
-    /// Whether this rank tells what it has done.
+    /// True if this rank sends its report.
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked
     }

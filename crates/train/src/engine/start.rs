@@ -1,4 +1,4 @@
-//! How ranks begin: the same model everywhere, with rank 0's values.
+//! Start of the ranks: the same model everywhere, with rank 0's values.
 
 use std::sync::Arc;
 
@@ -142,14 +142,14 @@ impl Engine {
     }
 }
 
-/// Where the parameters are; a model without any computes on the CPU.
+/// The device of the parameters; the CPU for a model without any.
 fn device(params: &Params) -> Device {
     let first = params.parameters().first().and_then(|param| param.var().ok());
     first.map_or(Device::Cpu, |var| var.device().clone())
 }
 
-/// What holds the gradients, in buckets whose parts have owners or not: memory of the device that
-/// the parameters are on.
+/// Returns the reducer for the device of the parameters; its buckets are divided among the ranks if
+/// there is an `ownership`.
 fn reducer(
     plan: &Plan,
     params: &Params,
@@ -181,7 +181,7 @@ fn reducer(
     Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared, ownership)?))
 }
 
-/// What a rank says of itself before anything is trained.
+/// A rank's first message to the others, before anything is trained.
 #[derive(Serialize, Deserialize)]
 struct Introduction {
     /// Finished steps.

@@ -1,4 +1,4 @@
-//! What a run knows beside its tensors; with them it is everything a resume needs.
+//! State of a run beside its tensors; together they are all that a resume needs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,37 +47,37 @@ pub struct TrainState {
     /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// What is left to do after the last step, before the next.
+    /// Work that is left after the last step, before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<LeftToDo>,
 }
 
-/// What is left to do after a step where its evaluation was broken off.
+/// Work that is left after a step whose evaluation was broken off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftToDo {
     /// Learning rate of the step.
     pub lr: f64,
-    /// Whether its loss compares classes.
+    /// True if the loss of the step compares classes.
     pub has_accuracy: bool,
-    /// Whether its epoch was recorded as over.
+    /// True if the epoch of the step was recorded as over.
     pub epoch_is_closed: bool,
 }
 
 /// Progress of a plain average of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwaState {
-    /// How many weights have joined it.
+    /// Number of weights that have joined the average.
     pub averaged: u64,
-    /// Whether the running statistics are its own: only then is it evaluated.
+    /// True once the running statistics are those of the average: only then is it evaluated.
     pub is_complete: bool,
 }
 
 /// Sums over the steps of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochSums {
-    /// Of the steps' mean losses, each times its weight; without those that are not finite.
+    /// Sum of the steps' mean losses, each times its weight; without those that are not finite.
     pub loss: f64,
-    /// Of the steps' weights: their samples, but for labels that do not count.
+    /// Sum of the steps' weights: their samples, except for labels that do not count.
     pub weight: f64,
     /// Right answers.
     pub correct: u64,
@@ -161,7 +161,7 @@ impl TrainState {
         (self.evaluated_at == self.step).then(|| self.metrics.get(metric).copied()).flatten()
     }
 
-    /// Whether averages, if some are kept, stand for the weights in evaluations.
+    /// True if averages, where some are kept, replace the weights in evaluations.
     pub fn has_averages(&self) -> bool {
         self.swa.is_none_or(|swa| swa.is_complete)
     }
@@ -194,7 +194,7 @@ impl TrainState {
     }
 }
 
-/// Whether `value` is strictly better than `than`.
+/// True if `value` is strictly better than `than`.
 pub fn is_better(mode: Mode, value: f64, than: f64) -> bool {
     match mode {
         Mode::Min => value < than,
@@ -206,7 +206,7 @@ pub fn is_better(mode: Mode, value: f64, than: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// What a checkpoint holds of a run that begins.
+    /// The state of a run that begins, as a checkpoint holds it.
     fn new_state() -> TrainState {
         let state = r#"{"step": 0, "updates": 0, "scaler": null,
             "plateau": {"scale": 1.0, "best": null, "bad": 0},

@@ -14,7 +14,7 @@ use crate::optim::Rates;
 /// Gives the batch of each pass of a step, in order.
 pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, data::Error>;
 
-/// What a step did, equal on all ranks.
+/// Result of a step, equal on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step, from 1.
@@ -29,7 +29,7 @@ pub struct StepReport {
     pub grad_norm: f64,
     /// Loss scale after the step.
     pub loss_scale: Option<f64>,
-    /// Whether the parameters moved.
+    /// True if the parameters moved.
     pub updated: bool,
     /// Samples of all ranks.
     pub samples: u64,
@@ -48,9 +48,9 @@ pub(super) struct Step {
     waited_before: f64,
 }
 
-/// What all ranks know of the step, once gradients are reduced.
+/// Votes and totals of a step, once gradients are reduced; equal on all ranks.
 pub(super) struct Reduced {
-    /// Of each rank.
+    /// By rank.
     pub(super) votes: Vec<Vote>,
     pub(super) totals: Totals,
 }
@@ -202,7 +202,7 @@ impl Engine {
         done.map_err(|source| self.pass_failed("backward", step.number, source))
     }
 
-    /// What the passes of a step have in common.
+    /// Returns the inputs that all passes of a step share.
     pub(super) fn passes(&self, step: &Step) -> Passes<'_> {
         Passes {
             plan: &self.plan,

@@ -1,5 +1,5 @@
-//! Which rank comes late to the reductions, step after step, so that the others wait for it, and
-//! whether it waits for its data or computes meanwhile. Pure.
+//! Detects a rank that comes late to the reductions, step after step, so that the others wait for
+//! it, and whether it waits for its data or computes meanwhile. Pure.
 
 use crate::event::Straggler;
 use crate::units::Rank;
@@ -27,14 +27,14 @@ pub(crate) struct Stragglers {
     late: Vec<f64>,
 }
 
-/// How far a rank was behind, over the steps in which it was the last.
+/// Lateness of a rank, over the steps in which it was the last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Behind {
     /// Seconds behind the others.
     lag: f64,
     /// Seconds in which it waited for its data.
     waited: f64,
-    /// Those steps.
+    /// Number of those steps.
     times: u32,
 }
 

@@ -53,7 +53,7 @@ impl Engine {
         self.reducer.take_over(&self.optimizer_state)
     }
 
-    /// Whether there is an average that only lacks its statistics: [`Engine::update_bn`] completes
+    /// True if there is an average that lacks only its statistics: [`Engine::update_bn`] completes
     /// it.
     pub fn has_open_average(&self) -> bool {
         self.state.swa.is_some_and(|swa| swa.averaged > 0 && !swa.is_complete)
@@ -273,7 +273,7 @@ impl Running {
         Ok(self.shards[next].passes)
     }
 
-    /// All of them.
+    /// Returns all shards.
     fn left(mut self, params: &Params) -> Result<Vec<OfShard>> {
         if let Some(left) = self.shards.get_mut(self.at) {
             left.values = values(params)?;

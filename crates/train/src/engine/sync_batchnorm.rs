@@ -36,7 +36,8 @@ pub(super) struct JointPasses {
 }
 
 impl JointPasses {
-    /// What `plan` asks for; `None` = no layer takes statistics of more than one shard.
+    /// Returns the joint passes that `plan` asks for; `None` if no layer takes statistics of more
+    /// than one shard.
     pub(super) fn new(
         plan: &Plan,
         params: &Params,
@@ -82,7 +83,7 @@ impl JointPasses {
         Ok(())
     }
 
-    /// What `work` gives for each shard of this rank, all at once. If one fails, the others do.
+    /// Runs `work` for each shard of this rank, all at once. If one fails, the others do.
     pub(super) fn run<T: Send>(&self, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
         let watched = |shard| {
             let abort = AbortOnDrop(&self.group);
@@ -275,10 +276,10 @@ impl GradientSink for ShardGradients {
 const OTHER_LAYERS: &str = "a shard takes batch statistics where another has finished its pass";
 const ANOTHER_FAILED: &str = "another shard of this rank failed";
 
-/// What a shard contributes to an all-gather.
+/// A shard's contribution to an all-gather.
 #[derive(Clone, Debug, PartialEq)]
 enum Message {
-    /// What a layer needs of all.
+    /// Statistics of a layer.
     Statistics(Vec<f64>),
     /// Nothing: it has no samples.
     Absent,
@@ -330,11 +331,11 @@ struct ShardGroup {
 struct State {
     /// Completed all-gathers.
     completed: u64,
-    /// What the shards of this rank that have arrived contribute.
+    /// Contributions of this rank's shards that have arrived.
     arrived: Vec<Option<Message>>,
     /// Result of the last all-gather.
     gathered: Arc<[Message]>,
-    /// Whether the group was aborted: a shard or a rank failed.
+    /// True if the group was aborted: a shard or a rank failed.
     aborted: bool,
     failure: Option<collective::Error>,
     /// Time spent in the ranks' collective.
@@ -348,7 +349,7 @@ impl ShardGroup {
         Self { collective, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// What the shards of all ranks contribute, `mine` among them, in their order.
+    /// Gathers the contributions of the shards of all ranks, `mine` among them, in their order.
     fn all_gather(&self, shard: usize, mine: Message) -> Result<Arc<[Message]>> {
         let mut state = self.state();
         let number = state.completed;

@@ -1,5 +1,5 @@
-//! What ranks tell each other once per step: JSON of about 60 bytes, and about 125 more for each
-//! pass, that makes loss, accuracy and every decision the same on all of them.
+//! Messages between ranks, once per step: JSON of about 60 bytes, and about 125 more for each pass,
+//! that makes loss, accuracy and every decision the same on all of them.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -15,20 +15,20 @@ pub(crate) struct Vote {
     pub(crate) passes: Vec<PassReport>,
     /// Parameters (registration index) without a gradient.
     pub(crate) unused: Vec<usize>,
-    /// What its signals and its clock ask for; the strongest request of any rank counts.
+    /// Request by its signals or its clock; the strongest one of all ranks counts.
     pub(crate) stop_request: Option<Stop>,
     /// Microseconds that it waited for its data.
     pub(crate) waited: u64,
     /// Rank 0's: whether all shall tell what they have done with the next step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asks: bool,
-    /// What it has done so far, if rank 0 asked for it.
+    /// Statistics so far, if rank 0 asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) done: Option<RankReport>,
 }
 
 impl Vote {
-    /// Whether the rank made a pass: the incomplete last step of an epoch may have fewer samples
+    /// True if the rank made a pass: the incomplete last step of an epoch may have fewer samples
     /// than there are ranks.
     pub(crate) fn had_samples(&self) -> bool {
         !self.passes.is_empty()
@@ -41,7 +41,7 @@ pub(crate) struct PassReport {
     /// Position among all passes of the step or evaluation.
     pub(crate) index: usize,
     pub(crate) samples: u64,
-    /// How much the loss counts beside that of other passes: the samples, but for labels that do
+    /// Weight of the loss relative to that of other passes: the samples, except for labels that do
     /// not count; as bits.
     weight: u64,
     /// Mean loss as the bits of an f64: JSON has no NaN.
@@ -59,19 +59,19 @@ impl PassReport {
         Self { index, samples, weight, loss, correct, unreadable: 0 }
     }
 
-    /// The same with a loss that counts otherwise than its samples.
+    /// Sets a weight of the loss other than the number of samples.
     pub(crate) fn weighing(self, weight: f64) -> Self {
         Self { weight: weight.to_bits(), ..self }
     }
 
-    /// The same once its loss and its right answers are known.
+    /// Sets the loss and the right answers, once they are known.
     #[cfg(feature = "cuda")]
     pub(crate) fn hear(&mut self, [loss, right]: [f64; 2]) {
         self.loss = loss.to_bits();
         self.correct[0] = right as u64;
     }
 
-    /// The same of a batch with samples that could not be read.
+    /// Sets the number of samples that could not be read.
     pub(crate) fn missing(self, unreadable: u64) -> Self {
         Self { unreadable, ..self }
     }
@@ -91,7 +91,7 @@ impl PassReport {
 pub(crate) struct Totals {
     /// Mean loss over all that counts.
     pub(crate) loss: f64,
-    /// How much counts: the samples, but for labels that do not count.
+    /// Total weight: the samples, except for labels that do not count.
     pub(crate) weight: f64,
     /// Right answers, and how many were asked for.
     pub(crate) correct: [u64; 2],

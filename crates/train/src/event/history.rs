@@ -17,7 +17,7 @@ pub struct History {
     pub train_loss: Vec<Option<f64>>,
     /// Percent.
     pub train_acc: Vec<Option<f64>>,
-    /// Of the last evaluation in the epoch.
+    /// Loss of the last evaluation in the epoch.
     pub val_loss: Vec<Option<f64>>,
     /// Percent.
     pub val_acc: Vec<Option<f64>>,
@@ -53,7 +53,7 @@ impl History {
         self.train_loss.len()
     }
 
-    /// Whether no epoch is over yet.
+    /// True if no epoch is over yet.
     pub fn is_empty(&self) -> bool {
         self.train_loss.is_empty()
     }

@@ -1,10 +1,10 @@
-//! What a rank is doing, as failures name it.
+//! Phases of a rank, as failures name them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a rank is doing.
+/// Current activity of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]

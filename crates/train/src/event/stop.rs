@@ -1,4 +1,4 @@
-//! How a run is asked to stop, and the exit code that it ends with then.
+//! Requests to stop a run, and the exit code that it ends with then.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::user_error::ExitCode;
 
-/// How a run is asked to stop: by its launcher, by a signal, or by a rank's clock. Of several
-/// requests the strongest counts.
+/// A request to stop a run: by its launcher, by a signal, or by a rank's clock. The strongest of
+/// several requests counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -42,13 +42,13 @@ impl Stop {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// Whether an evaluation is broken off for it, to be made when the run goes on: whoever asks
+    /// True if an evaluation is broken off for it, to be made when the run goes on: whoever asks
     /// may kill the process before it would be over.
     pub fn is_urgent(self) -> bool {
         self >= Self::Unwatched
     }
 
-    /// How a rank exits that was stopped so.
+    /// Exit code of a rank that was stopped so.
     pub fn exit_code(self) -> ExitCode {
         match self {
             Self::Resize => ExitCode::Resized,

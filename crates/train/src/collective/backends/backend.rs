@@ -1,4 +1,4 @@
-//! What a backend is, and what a rank has to join a group with.
+//! The interface of a backend, and the arguments with which a rank joins a group.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use crate::plan::{BackendFacts, DistributedPlan};
 use crate::transport::Peer;
 use crate::units::Rank;
 
-/// How ranks exchange tensors.
+/// A way for ranks to exchange tensors.
 pub trait Backend: Debug + Send + Sync {
-    /// What it says of itself, for planning: where it can be used, and what it takes there.
+    /// Returns the facts for planning: where the backend can be used, and what it needs there.
     fn facts(&self) -> BackendFacts;
 
     /// Why this machine cannot use it, such as a library that is missing.
@@ -33,7 +33,7 @@ pub trait Backend: Debug + Send + Sync {
 
 /// A rank that joins its group, and what it was given for it.
 pub struct JoiningRank<'a> {
-    /// What is decided of the group: its size, timeout, and memory.
+    /// Plan of the group: its size, timeout, and memory.
     pub plan: &'a DistributedPlan,
     /// This rank.
     pub rank: Rank,
@@ -42,7 +42,7 @@ pub struct JoiningRank<'a> {
     pub memory: Option<OwnedFd>,
     /// Connections to the first ranks of the other machines, of the first one of this machine.
     pub peers: Vec<Peer>,
-    /// Where it computes; `None` = on the CPU.
+    /// GPU of this rank; `None` on the CPU.
     #[cfg(feature = "cuda")]
     pub gpu: Option<&'a Gpu>,
 }

@@ -95,8 +95,8 @@ fn control(joining: JoiningRank<'_>) -> Result<Arc<dyn Control>, Error> {
     }
 }
 
-/// Whether all ranks compute on different GPUs, or why they cannot use NCCL. Each rank sends the
-/// identity of its GPU, or nothing if it has no NCCL.
+/// Checks that all ranks compute on different GPUs; the error says why they cannot use NCCL. Each
+/// rank sends the identity of its GPU, or nothing if it has no NCCL.
 #[cfg(any(feature = "cuda", test))]
 fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     if let Some(rank) = gpus.iter().position(Vec::is_empty) {

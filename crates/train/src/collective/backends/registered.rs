@@ -45,7 +45,7 @@ impl Registered for BackendFamily {
     }
 }
 
-/// What each backend says of itself.
+/// Returns the facts of each backend.
 pub fn backend_facts(backends: &Backends) -> Vec<BackendFacts> {
     let built = backends.names().filter_map(|name| backends.build(&Choice::named(name)).ok());
     built.map(|backend| backend.facts()).collect()
@@ -55,7 +55,7 @@ pub fn backend_facts(backends: &Backends) -> Vec<BackendFacts> {
 ///
 /// # Errors
 ///
-/// What it is called, and why it cannot be used.
+/// The backend's label, and why it cannot be used.
 pub fn check_backend(backends: &Backends, plan: &DistributedPlan) -> Result<(), (String, String)> {
     let Ok(backend) = backends.build(&Choice::named(&plan.backend.name)) else { return Ok(()) };
     let label = || plan.capabilities.label.clone().unwrap_or_else(|| plan.backend.name.clone());
@@ -67,7 +67,7 @@ pub fn check_backend(backends: &Backends, plan: &DistributedPlan) -> Result<(), 
 ///
 /// # Errors
 ///
-/// What the rank was given is missing, or cannot be used.
+/// Something that the rank was given is missing, or cannot be used.
 pub fn join(backends: &Backends, rank: JoiningRank<'_>) -> Result<Arc<dyn Collective>, Error> {
     let plan = rank.plan;
     if plan.world_size == WorldSize::ONE {

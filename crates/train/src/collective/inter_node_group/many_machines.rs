@@ -23,10 +23,10 @@ const LOCAL: u32 = 8;
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// Elements of the gradient: 512 for each machine of the largest world.
 const GRADIENT: usize = 64 << 10;
-/// What a rank tells the others at the end of a step, as in `benches/collectives.rs`.
+/// Bytes of a rank's vote at the end of a step, as in `benches/collectives.rs`.
 const VOTE: usize = 150;
 
-/// What one leader sent in calls of one kind.
+/// Messages and bytes that one leader sent in calls of one kind.
 #[derive(Default)]
 struct Count {
     messages: AtomicU64,
@@ -44,7 +44,7 @@ impl Count {
     }
 }
 
-/// What one leader sent, and the most messages that followed one another until now.
+/// Counts of one leader, and the most messages that followed one another until now.
 #[derive(Default)]
 struct Counts {
     data: Count,
@@ -170,7 +170,7 @@ fn spawn<T: Send>(
     })
 }
 
-/// What a machine sends in a step, and after how many messages one after the other it is done.
+/// Counts of one machine in a step, and the number of messages in turn until it is done.
 struct Step {
     data: (u64, u64),
     control: (u64, u64),

@@ -139,7 +139,7 @@ impl InterNodeGroup {
     }
 }
 
-/// Where a segment of such a group lives.
+/// Returns the memory of a segment of such a group.
 fn private(segment: &mut GradientBuffer) -> Result<&mut Vec<f32>, Error> {
     match &mut segment.memory {
         Memory::Private(values) => Ok(values),

@@ -261,8 +261,8 @@ const ELEMENTS: usize = 50_000;
 /// Bytes of its first message: a header, a piece and their tags.
 const MESSAGE: usize = 48 + 16 + 2 * ELEMENTS + 16;
 
-/// How a reduction of two ranks ends for the second if somebody between the two changes what the
-/// first one sends, up to the end of its first message. What was received is in the second value.
+/// Reduces over two ranks while somebody between them changes what the first one sends, up to the
+/// end of its first message. Returns what the second rank received, or its error.
 fn reduction_after(change: impl FnOnce(&mut Vec<u8>) + Send) -> Result<Vec<f32>, String> {
     let mut all = peers(2);
     let (mut theirs, mut mine) = (all.remove(0), all.remove(0));

@@ -1,8 +1,9 @@
-//! What leaders tell each other beside gradients: votes, barriers, and what rank 0 has for all.
+//! Messages between leaders beside gradients: votes, barriers, and broadcasts of rank 0.
 //!
-//! What is small goes from each to each of up to eight machines. More use a tree (`gather_tree`):
-//! everyone tells the leader above that it is here; then the bytes go up, and those of all come
-//! down. Broadcasts go down the same tree.
+//! Up to eight machines send small messages from each to each. More use a tree of eight children
+//! each, so that messages grow with the number of machines, and steps with its logarithm: every
+//! leader tells the one above that it is here; then the bytes go up, and those of all come down.
+//! Broadcasts go down the same tree.
 
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -56,7 +57,7 @@ impl InterNodeGroup {
         Ok(all)
     }
 
-    /// The same through the tree, packed.
+    /// Gathers through the tree; the result is packed.
     fn gather_by_tree(
         &self,
         state: &mut State,
@@ -128,7 +129,7 @@ impl InterNodeGroup {
         Ok(())
     }
 
-    /// What rank 0 has goes to all.
+    /// Sends rank 0's bytes to all.
     pub(super) fn send_to_all(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let (call, mut state) = self.begin(Op::Broadcast, bytes.len(), 0)?;
         let done = if self.machines() > FEW {
@@ -187,7 +188,7 @@ pub(super) fn height(place: usize, machines: usize) -> u32 {
     height
 }
 
-/// What some machines have told, each with its number, as one message.
+/// Packs the bytes of some machines, each with the machine's number, into one message.
 fn pack(told: &[(usize, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (place, of_machine) in told {
@@ -198,7 +199,7 @@ fn pack(told: &[(usize, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// What [`pack`] has packed.
+/// Unpacks a message of [`pack`]; `None` if it is damaged.
 fn unpack(mut bytes: &[u8]) -> Option<Vec<(usize, Vec<u8>)>> {
     let mut told = Vec::new();
     while !bytes.is_empty() {

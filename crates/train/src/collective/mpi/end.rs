@@ -8,9 +8,8 @@ use crate::collective::Error;
 use crate::collective::mpi::world::{World, world};
 use crate::units::Rank;
 
-/// Its tag.
 const TAG: c_int = 2;
-/// Its bytes: the rank that ended the group, and its reason.
+/// Length of the message: the rank that ended the group, and its reason.
 const BYTES: usize = 1024;
 /// Time that other ranks have to report why their group ended, before this one ends them.
 const GRACE: Duration = Duration::from_secs(2);

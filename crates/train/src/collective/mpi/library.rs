@@ -53,7 +53,7 @@ functions! {
         *const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut u64);
 }
 
-/// What has another value in each library.
+/// Constants whose values differ between libraries.
 struct Constants {
     world: Handle,
     byte: Handle,
@@ -101,7 +101,7 @@ pub(super) struct Library {
     constants: Constants,
     /// The file that the loader found.
     pub(super) file: PathBuf,
-    /// What it calls itself.
+    /// Name and version, in the library's words.
     pub(super) version: String,
     /// Version of the standard.
     pub(super) standard: (c_int, c_int),
@@ -127,7 +127,7 @@ impl<B> Transfer<B> {
         library.checked(code).map(|()| transfer)
     }
 
-    /// Whether it is complete; lets the library work on it.
+    /// Lets the library work on the transfer; true if it is complete.
     pub(super) fn poll(&mut self, library: &Library) -> Result<bool, String> {
         if !self.is_done {
             let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);

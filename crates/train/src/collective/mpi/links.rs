@@ -38,7 +38,7 @@ pub(in crate::collective) struct MpiLinks {
 }
 
 impl MpiLinks {
-    /// Those of a rank at this place, after `start`. Does not wait.
+    /// Opens the links of a rank at this place, after `start`. Does not wait.
     pub(in crate::collective) fn open(place: Place) -> Result<Self, Error> {
         let refused = |what: &str| Error::Mpi { what: what.to_owned() };
         let world = world().ok_or_else(|| refused("this rank has not started it"))?;
@@ -138,12 +138,12 @@ impl Links for MpiLinks {
     }
 }
 
-/// What the library says, as an error.
+/// Makes an error of the library's message.
 fn failed(call: &Call, why: &str) -> Error {
     Error::Mpi { what: format!("{why}, in {call}") }
 }
 
-/// What is under way in the library.
+/// Transfers that are under way in the library.
 trait Work {
     /// Does what is possible now, and returns whether anything was.
     fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error>;
@@ -207,7 +207,7 @@ impl Work for Sum {
     }
 }
 
-/// What is sent to a rank, and received from it.
+/// The transfers to and from another rank.
 struct Both<'a> {
     rank: Rank,
     out: Option<Outgoing<'a>>,
@@ -220,7 +220,7 @@ impl Both<'_> {
         is_sent && self.into.as_ref().is_none_or(Incoming::is_done)
     }
 
-    /// Whether it is to send something, and has sent nothing.
+    /// True if the other rank has yet to send its message, and has sent nothing.
     fn is_silent(&self) -> bool {
         self.into.as_ref().is_some_and(|into| into.length.is_none())
     }
@@ -228,7 +228,7 @@ impl Both<'_> {
 
 /// A message that is being sent.
 struct Outgoing<'a> {
-    /// What is not sent yet, before the rest of the payload.
+    /// Sent before the rest of the payload; `None` once it was.
     header: Option<[u8; HEADER_BYTES]>,
     rest: &'a [u8],
     piece: Option<Transfer<Vec<u8>>>,

@@ -1,4 +1,5 @@
-//! MPI in this process: one library, opened once, initialised once, and left at the end.
+//! MPI in this process: one library, found beside the launcher or by the loader, opened once,
+//! initialised once, and left at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -50,7 +51,7 @@ pub enum StartError {
     Refused {
         /// The library.
         version: String,
-        /// Its reason.
+        /// Reason of the library.
         why: String,
     },
 }
@@ -84,7 +85,7 @@ pub(super) struct World {
     library: &'static Mutex<Library>,
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
-    /// Whether the others have been told that the group has ended.
+    /// True once the others have been told that the group has ended.
     pub(super) has_told: AtomicBool,
 }
 
@@ -95,7 +96,7 @@ impl World {
     }
 }
 
-/// Whether the library of this launcher can be used.
+/// Checks that the library of this launcher can be used.
 pub fn check(launcher: &Launcher) -> Result<(), String> {
     open(launcher).map(|_| ())
 }
@@ -171,9 +172,9 @@ pub fn leave() {
 pub enum Family {
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// Those of PMI: MPICH, Intel MPI, Cray MPICH, and srun with `--mpi=pmi2`.
+    /// PMI's variables: MPICH, Intel MPI, Cray MPICH, and srun with `--mpi=pmi2`.
     Pmi,
-    /// Those of `PMIx`, which any library may use: srun with `--mpi=pmix`.
+    /// `PMIx`'s variables, which any library may use: srun with `--mpi=pmix`.
     Pmix,
 }
 
@@ -182,7 +183,7 @@ pub enum Family {
 pub struct Launcher {
     /// Whose variables it sets.
     pub family: Family,
-    /// Its file, if that can be found out.
+    /// The program's file, if that can be found out.
     pub program: Option<PathBuf>,
 }
 

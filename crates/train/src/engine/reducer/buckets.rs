@@ -1,4 +1,4 @@
-//! Which gradient lives where: parameters in buckets, as DDP builds them.
+//! Assignment of gradients to buckets, as DDP builds them.
 //!
 //! Walking parameters in reverse registration order (the order in which backward finishes them), a
 //! bucket closes as soon as its size reaches the limit: 1 MiB for the first, so that communication
@@ -62,7 +62,7 @@ impl Layout {
         Self { lengths: vec![0; buckets.len()], buckets, slots }.placed()
     }
 
-    /// The same buckets, in which parameters with the same `key` lie side by side.
+    /// Returns the same buckets, in which parameters with the same `key` lie side by side.
     #[must_use]
     pub fn sorted<K: Ord>(mut self, key: impl Fn(usize) -> K) -> Self {
         self.buckets.iter_mut().for_each(|members| members.sort_by_key(|&index| key(index)));

@@ -42,10 +42,9 @@ pub(crate) struct CpuReducer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Which rank owns each gradient.
+/// Owner of each parameter, and division of each bucket among the ranks.
 struct Divided {
     ownership: Arc<Ownership>,
-    /// Of each bucket.
     buckets: Vec<Division>,
 }
 
@@ -282,17 +281,17 @@ fn communicate(sums: &Sums, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) 
     }
 }
 
-/// How buckets are summed.
+/// Sums buckets over the ranks.
 #[derive(Clone)]
 struct Sums {
     collective: Arc<dyn Collective>,
     layout: Layout,
-    /// Where each rank gets the sums of its parameters only.
+    /// `None` where every rank gets all sums.
     divided: Option<Arc<Divided>>,
 }
 
 impl Sums {
-    /// Whether this rank has those of a parameter's gradients.
+    /// True if this rank gets the sum of the parameter's gradients.
     fn are_here(&self, parameter: usize) -> bool {
         is_mine(self.divided.as_ref().map(|divided| &*divided.ownership), parameter)
     }
@@ -332,7 +331,7 @@ fn turn_bit_of(values: &mut [f32], point: &str) {
 /// Values that one thread copies or adds.
 const PIECE: usize = 1 << 16;
 
-/// What operations write to.
+/// The buckets, as backward writes to them.
 struct Store {
     layout: Layout,
     /// Buckets leave as soon as they are full, or all at the end of the step.
@@ -457,7 +456,7 @@ impl Store {
     }
 }
 
-/// What memory that fails does to a number.
+/// Flips a bit, as failing memory does.
 fn turn_bit(value: &mut f32, bit: u32) {
     *value = f32::from_bits(value.to_bits() ^ 1 << bit);
 }

@@ -40,14 +40,14 @@ use updaters::{DeviceState, OptimizerState, on_device};
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
     store: Arc<Store>,
-    /// How gradients get to the other ranks, if not by NCCL.
+    /// Description of the path of gradients to the other ranks, if not through NCCL.
     way: Option<String>,
     states: Vec<DeviceState>,
     gpu: Gpu,
-    /// Where parameters have owners.
+    /// `None` without `distributed.zero_stage`.
     ownership: Option<Arc<Ownership>>,
     updater: Updater,
-    /// Whether the CPU moves the parameters.
+    /// True if the CPU updates the parameters.
     on_cpu: bool,
     /// The parameters that `updater` knows.
     trained: Vec<usize>,
@@ -55,10 +55,10 @@ pub(crate) struct GpuReducer {
     follower: Option<Updater>,
 }
 
-/// What a rank on a GPU holds the gradients and the optimizer's state of.
+/// Buckets and optimizer state of a rank on a GPU, to be allocated there.
 pub(crate) struct Held<'a> {
     pub(crate) layout: Layout,
-    /// Whether buckets leave as soon as they are full.
+    /// True if buckets leave as soon as they are full.
     pub(crate) overlap: bool,
     pub(crate) plan: &'a OptimizerPlan,
     pub(crate) params: &'a Params,

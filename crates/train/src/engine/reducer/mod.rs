@@ -1,5 +1,4 @@
-//! What holds the gradients of a step and sums them over the ranks, in buckets: the CPU's memory,
-//! or a GPU's.
+//! Gradients of a step in buckets, in the CPU's memory or a GPU's, and their sums over the ranks.
 
 pub mod buckets;
 mod cpu;
@@ -28,21 +27,21 @@ use crate::plan::OptimizerPlan;
 /// Collects the gradients of one step after another, sums them over the ranks, and updates the
 /// parameters with them.
 pub(crate) trait Reducer: Send {
-    /// Where gradients are delivered.
+    /// Returns what backward delivers gradients to.
     fn sink(&self) -> Arc<dyn GradientSink>;
 
-    /// How gradients get to the other ranks, where that is worth a line.
+    /// Describes how gradients reach the other ranks, where that is worth a line.
     fn describe(&self) -> Option<String> {
         None
     }
 
-    /// Where gradients lie on a GPU.
+    /// Returns the buckets on a GPU.
     #[cfg(feature = "cuda")]
     fn buckets(&self) -> Vec<candle_core::Tensor> {
         Vec::new()
     }
 
-    /// What is known on the CPU about gradients on a GPU; `None` = there are none.
+    /// Returns what the CPU knows about gradients on a GPU; `None` if there are none.
     #[cfg(feature = "cuda")]
     fn marks(&self) -> Option<Marks> {
         None
@@ -65,7 +64,7 @@ pub(crate) trait Reducer: Send {
     /// Opens a step.
     fn begin_step(&self);
 
-    /// Where the next pass of the step notes what it finds on a GPU.
+    /// Returns the memory in which the next pass of the step notes its results on a GPU.
     #[cfg(feature = "cuda")]
     fn next_pass(&self) -> Option<candle_core::Result<Found>> {
         None
@@ -125,8 +124,8 @@ pub(crate) trait Reducer: Send {
         counts: &[Option<u64>],
     ) -> candle_core::Result<()>;
 
-    /// Where each parameter has an owner: gives those that this rank has moved to the others, takes
-    /// theirs, and moves the averages that [`Reducer::update`] did not.
+    /// With an owner for each parameter: sends the parameters that this rank has moved to the
+    /// others, receives theirs, and moves the averages that [`Reducer::update`] did not.
     ///
     /// # Errors
     ///

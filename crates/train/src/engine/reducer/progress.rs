@@ -1,5 +1,5 @@
-//! Which gradients of a step are in, and which buckets may leave: the same for the CPU's memory and
-//! a GPU's.
+//! Bookkeeping of a step: the gradients that are in, and the buckets that may leave. The same for
+//! the CPU's memory and a GPU's.
 
 use crate::engine::reducer::buckets::Layout;
 
@@ -8,13 +8,13 @@ use crate::engine::reducer::buckets::Layout;
 pub(super) struct Progress {
     /// Buckets that are reduced in each step, in the order in which they leave.
     pub(super) order: Vec<usize>,
-    /// Whether each parameter takes part.
+    /// True for each parameter that takes part.
     pub(super) trained: Vec<bool>,
     /// Place in `order` of the first bucket that has not left yet.
     pub(super) next: usize,
     /// Gradients that each bucket still waits for in the last pass.
     pub(super) missing: Vec<usize>,
-    /// Whether buckets may leave: in the last pass of the step.
+    /// True in the last pass of a step, when buckets may leave.
     pub(super) last_pass: bool,
     /// Parameters whose slot holds a gradient of this shard.
     pub(super) written: Vec<bool>,
@@ -71,7 +71,7 @@ impl Progress {
         }
     }
 
-    /// Whether the next bucket is full and may leave. The last one stays for the end of the step.
+    /// True if the next bucket is full and may leave. The last one stays for the end of the step.
     pub(super) fn may_send(&self) -> bool {
         self.last_pass
             && self.next < self.order.len() - 1

@@ -20,12 +20,12 @@ pub(super) struct Buckets {
     lengths: Vec<usize>,
     /// `None` = not in memory now.
     whole: Vec<Option<Tensor>>,
-    /// What this rank needs the sums of: these elements of each bucket, and where they are then.
-    /// Each stays where it is for the whole run.
+    /// This rank's part of each bucket: a range of elements, and the tensor that receives their
+    /// sums. Each tensor stays where it is for the whole run.
     mine: Vec<(Range<usize>, Tensor)>,
     /// The part of each rank of each bucket, where they have parts.
     parts: Option<Vec<Vec<Range<usize>>>>,
-    /// Whether each is freed once it is summed.
+    /// True for each bucket that is freed once it is summed.
     frees: Vec<bool>,
     /// Buckets that are being summed, and are freed then.
     leaving: Vec<Tensor>,
@@ -76,7 +76,7 @@ impl Buckets {
         Ok(self.whole[bucket].insert(values).clone())
     }
 
-    /// Those that are in memory.
+    /// The buckets that are in memory.
     pub(super) fn all(&self) -> impl Iterator<Item = &Tensor> {
         self.whole.iter().flatten()
     }
@@ -86,13 +86,14 @@ impl Buckets {
         self.mine[bucket].clone()
     }
 
-    /// Where the summed gradient of a parameter of this rank is, and from which element on.
+    /// Returns the tensor that holds the summed gradient of a parameter of this rank, and its first
+    /// element there.
     pub(super) fn summed_at(&self, slot: Slot) -> (&Tensor, usize) {
         let (elements, values) = &self.mine[slot.bucket];
         (values, slot.start - elements.start)
     }
 
-    /// How the `values` of a bucket are summed on the GPUs.
+    /// Returns the exchange that sums the `values` of a bucket on the GPUs.
     pub(super) fn sum<'a>(&'a self, bucket: usize, values: &'a Tensor) -> DeviceExchange<'a> {
         match &self.parts {
             None => DeviceExchange::AllReduce(values),

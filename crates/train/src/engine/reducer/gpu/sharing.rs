@@ -1,5 +1,6 @@
-//! Where each parameter has an owner (`distributed.zero_stage`): what ranks tell each other beside the
-//! gradients, over NCCL or, where the group does not reach the GPUs, through the CPU's memory.
+//! Messages between ranks beside the gradients, where each parameter has an owner
+//! (`distributed.zero_stage`): over NCCL or, where the group does not reach the GPUs, through the
+//! CPU's memory.
 //!
 //! Sums of squares are those of all ranks in the order of plain DDP, so the norm has its bits.
 

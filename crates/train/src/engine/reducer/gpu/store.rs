@@ -17,7 +17,7 @@ use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, Staging, clear, put};
 
-/// What operations write to.
+/// The buckets, as backward writes to them.
 pub(super) struct Store {
     pub(super) gpu: Gpu,
     pub(super) layout: Layout,
@@ -31,9 +31,9 @@ pub(super) struct State {
     pub(super) reducer: Option<HostStagedReducer<Carried>>,
     pub(super) buckets: Buckets,
     pub(super) progress: Progress,
-    /// What the passes of the step find.
+    /// Losses and other results of the step's passes.
     pub(super) ledger: Ledger,
-    /// What the GPU decided about the update of the step, where it does.
+    /// The GPU's decision about the update of the step, if it takes one.
     pub(super) decision: Option<Decision>,
     /// Sum of the squares of all reduced gradients, once it was read.
     pub(super) squares: f64,
@@ -44,12 +44,12 @@ pub(super) struct State {
     pub(super) failure: Option<collective::Error>,
 }
 
-/// What is known on the CPU about the gradients of the pass at hand.
+/// Bookkeeping on the CPU about the gradients of the current pass.
 #[derive(Clone)]
 pub(crate) struct Marks(pub(super) Progress);
 
 impl Marks {
-    /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
+    /// Returns the kind of the next pass, if it is one that can be replayed.
     pub(in crate::engine) fn kind(&self) -> Option<Kind> {
         let Progress { written, trained, .. } = &self.0;
         let written = written.iter().zip(trained).filter(|(_, is_trained)| **is_trained);
@@ -175,7 +175,7 @@ impl Store {
 /// The way of each bucket.
 pub(super) struct Carrier {
     pub(super) staging: Staging<GradientBuffer>,
-    /// Which elements of each bucket come back, and to where.
+    /// Elements of each bucket that come back, and the tensor that they go to.
     pub(super) back: Vec<(Range<usize>, Tensor)>,
 }
 

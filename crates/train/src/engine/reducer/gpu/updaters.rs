@@ -1,4 +1,4 @@
-//! What moves the parameters on a GPU, and their averages.
+//! Updates of parameters on a GPU, and of their averages.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +43,8 @@ pub(super) struct OptimizerState<'a> {
 }
 
 impl OptimizerState<'_> {
-    /// What moves those of the parameters that are `trained` which are this rank's; the others have
-    /// a place in it, where other ranks note the squares of their gradients.
+    /// Returns the updater of this rank's `trained` parameters. Those of other ranks have a slot in
+    /// it as well, where other ranks note the squares of their gradients.
     pub(super) fn updater(
         &self,
         gpu: &Gpu,
@@ -68,8 +68,8 @@ impl OptimizerState<'_> {
         Updater::new(gpu, &parameters)
     }
 
-    /// What moves the averages of parameters that the updater does not move, and of buffers, which
-    /// are kept behind those of the parameters.
+    /// Returns the updater of the averages of parameters that the other updater does not move, and
+    /// of buffers, whose states follow those of the parameters.
     pub(super) fn follower(&self, gpu: &Gpu, trained: &[usize]) -> Result<Option<Updater>> {
         let parameters = self.params.parameters();
         let behind = self.states.iter().skip(parameters.len());
