@@ -9,7 +9,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{SafeTensorError, SafeTensors};
 
 use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
-use crate::checkpoint::retention::{self, Entry};
+use crate::checkpoint::retention::{self, Candidate};
 use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{OpenFiles, contents};
 use crate::checkpoint::{Error, FILES, MODEL, OPTIMIZER, STATE, entries, links};
@@ -27,7 +27,7 @@ const ATTEMPTS: u32 = 1000;
 
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct CheckpointFolder {
     pub path: PathBuf,
     /// The step that its name says.
     pub step: u64,
@@ -44,13 +44,13 @@ pub struct Opened {
     /// Progress.
     pub state: TrainState,
     /// Newer checkpoints that are damaged, newest first, where this one is the newest intact one.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedCheckpoint>,
     pub files: Arc<OpenFiles>,
 }
 
 /// A damaged checkpoint, in whose place an older one is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedOver {
+pub struct SkippedCheckpoint {
     /// The step of its name.
     pub step: u64,
     pub damage: String,
@@ -65,7 +65,7 @@ impl Opened {
     }
 }
 
-impl PassedOver {
+impl SkippedCheckpoint {
     /// The warning that the checkpoint of `step` is used in its place.
     pub fn words(&self, step: u64) -> String {
         let older = self.step.saturating_sub(step);
@@ -82,7 +82,7 @@ pub struct Restored {
     /// The optimizer's state, in registration order.
     pub optimizer_state: Vec<ParameterState>,
     /// Newer checkpoints that are damaged, newest first.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedCheckpoint>,
 }
 
 /// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links,
@@ -91,7 +91,7 @@ pub struct Restored {
 /// # Errors
 ///
 /// The folder cannot be read. A folder that is not there holds no checkpoints.
-pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
+pub fn all(folder: &Path) -> Result<Vec<CheckpointFolder>, Error> {
     let failed = |source| Error::Read { path: folder.to_owned(), source };
     if !folder.exists() {
         return Ok(Vec::new());
@@ -103,14 +103,14 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
             let manifest = manifest::read(&path);
             // Its run may have deleted it meanwhile.
             if manifest.is_ok() || path.is_dir() {
-                found.push(Found { path, step, manifest });
+                found.push(CheckpointFolder { path, step, manifest });
             }
         }
     }
     for path in links::copies(folder) {
         let Ok(manifest) = manifest::read(&path) else { continue };
         if !found.iter().any(|found| found.step == manifest.step) {
-            found.push(Found { step: manifest.step, manifest: Ok(manifest), path });
+            found.push(CheckpointFolder { step: manifest.step, manifest: Ok(manifest), path });
         }
     }
     found.sort_by_key(|found| found.step);
@@ -123,7 +123,7 @@ pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Erro
     if plan.keep_best == 0 {
         return Ok(None);
     }
-    while_it_rotates(|| {
+    retry_while_rotated(|| {
         let entries = ranked_by(&plan.monitor, folder, u64::MAX)?;
         let Some(best) = retention::best(plan, &entries) else { return Ok(None) };
         let mut all = all(folder)?.into_iter();
@@ -133,7 +133,7 @@ pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Erro
 
 /// Calls `find` on a folder in which the run may go on, and again where a checkpoint was deleted
 /// while it was looked at.
-fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+fn retry_while_rotated<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..ATTEMPTS {
         match find() {
             Err(Error::Gone { .. }) => {}
@@ -150,7 +150,7 @@ pub fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Er
 
 /// The newest checkpoint of `folder` of which every byte is what was written.
 pub fn newest(folder: &Path) -> Result<Opened, Error> {
-    let (opened, passed_over) = newest_that(folder, verify)?;
+    let (opened, passed_over) = newest_readable(folder, verify)?;
     Ok(Opened { passed_over, ..opened })
 }
 
@@ -187,7 +187,7 @@ pub fn restore_newest_part(
     if all(folder)?.is_empty() {
         return Ok(None);
     }
-    let ((mut state, optimizer_state), passed_over) = newest_that(folder, |path| {
+    let ((mut state, optimizer_state), passed_over) = newest_readable(folder, |path| {
         let opened = open(path)?;
         let optimizer_state = restore_part(&opened, plan, params, keeps)?;
         Ok((opened.state, optimizer_state))
@@ -206,8 +206,8 @@ pub fn best_until(folder: &Path, plan: &CheckpointPlan, step: u64) -> Result<Opt
 /// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may
 /// not be the one by which it was ranked when it was made. Newer ones were passed over when the run
 /// was resumed: they are damaged.
-pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Entry>, Error> {
-    let entry = |Found { path, manifest, .. }: Found| {
+pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Candidate>, Error> {
+    let entry = |CheckpointFolder { path, manifest, .. }: CheckpointFolder| {
         let manifest = manifest.ok().filter(|manifest| manifest.step <= step)?;
         let (metric, loss) = if manifest.monitor.as_deref() == Some(monitor) {
             (manifest.metric, manifest.loss)
@@ -217,24 +217,25 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
             (now(monitor), now(TIE_BREAKER))
         };
         let [metric, loss] = [metric, loss].map(|value| value.filter(|value| value.is_finite()));
-        Some(Entry { step: manifest.step, metric, loss })
+        Some(Candidate { step: manifest.step, metric, loss })
     };
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }
 
 /// Returns the result of `read` for the newest checkpoint that is not damaged, and the damage of
 /// those passed over.
-fn newest_that<T>(
+fn newest_readable<T>(
     folder: &Path,
     mut read: impl FnMut(&Path) -> Result<T, Error>,
-) -> Result<(T, Vec<PassedOver>), Error> {
-    while_it_rotates(|| {
+) -> Result<(T, Vec<SkippedCheckpoint>), Error> {
+    retry_while_rotated(|| {
         let mut passed_over = Vec::new();
         for found in all(folder)?.into_iter().rev() {
             match read(&found.path) {
                 Ok(value) => return Ok((value, passed_over)),
                 Err(error) if error.is_damage() => {
-                    passed_over.push(PassedOver { step: found.step, damage: error.to_string() });
+                    passed_over
+                        .push(SkippedCheckpoint { step: found.step, damage: error.to_string() });
                 }
                 Err(error) => return Err(error),
             }

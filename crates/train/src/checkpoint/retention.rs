@@ -1,13 +1,11 @@
 //! Decides which checkpoints stay. Pure.
 
-use std::cmp::Ordering;
-
 use crate::event::Best;
-use crate::plan::{CheckpointPlan, Mode};
+use crate::plan::CheckpointPlan;
 
 /// A checkpoint, as far as it is known without opening its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct Candidate {
     pub(crate) step: u64,
     pub(crate) metric: Option<f64>,
     /// `val/loss`, by which equal metrics are told apart.
@@ -16,12 +14,11 @@ pub(crate) struct Entry {
 
 /// Steps of the checkpoints to delete: all but the newest `keep_last` and the best `keep_best`. The
 /// newest always stays.
-pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
+pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Candidate]) -> Vec<u64> {
     let mut newest: Vec<u64> = entries.iter().map(|entry| entry.step).collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(plan.keep_last.max(1));
-    let best = ranked(plan.mode, entries).into_iter().take(plan.keep_best);
-    let best: Vec<u64> = best.map(|(_, entry)| entry.step).collect();
+    let best: Vec<u64> = ranked(plan, entries).take(plan.keep_best).map(|best| best.step).collect();
     let mut surplus: Vec<u64> = entries
         .iter()
         .map(|entry| entry.step)
@@ -32,28 +29,26 @@ pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
 }
 
 /// The best checkpoint.
-pub(crate) fn best(plan: &CheckpointPlan, entries: &[Entry]) -> Option<Best> {
-    let &(value, Entry { step, loss, .. }) = ranked(plan.mode, entries).first()?;
-    Some(Best { metric: plan.monitor.clone(), value, loss, step })
+pub(crate) fn best(plan: &CheckpointPlan, entries: &[Candidate]) -> Option<Best> {
+    ranked(plan, entries).next()
 }
 
-/// Metrics and checkpoints, best first; of equals that with the smaller loss or else the earlier,
-/// as the run's own `best` keeps it.
-fn ranked(mode: Mode, entries: &[Entry]) -> Vec<(f64, Entry)> {
-    let mut known: Vec<(f64, Entry)> =
-        entries.iter().filter_map(|entry| Some((entry.metric?, *entry))).collect();
-    known.sort_by(|(a, first), (b, second)| {
-        let by_metric = match mode {
-            Mode::Min => a.total_cmp(b),
-            Mode::Max => b.total_cmp(a),
+/// The checkpoints whose metric is known, best first: each is what a run would call its best if it
+/// had evaluated only those that are left, in the order of their steps.
+fn ranked(plan: &CheckpointPlan, candidates: &[Candidate]) -> impl Iterator<Item = Best> {
+    let mode = plan.mode;
+    let known = |&Candidate { step, metric, loss }: &Candidate| {
+        Some(Best { metric: plan.monitor.clone(), value: metric?, loss, step })
+    };
+    let mut left: Vec<Best> = candidates.iter().filter_map(known).collect();
+    left.sort_by_key(|best| best.step);
+    std::iter::from_fn(move || {
+        let better = |best: usize, at: usize| {
+            if left[at].is_better_than(&left[best], mode) { at } else { best }
         };
-        let by_loss = || match (first.loss, second.loss) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            _ => Ordering::Equal,
-        };
-        by_metric.then_with(by_loss).then(first.step.cmp(&second.step))
-    });
-    known
+        let first = (0..left.len()).reduce(better)?;
+        Some(left.remove(first))
+    })
 }
 
 #[cfg(test)]
@@ -71,8 +66,8 @@ mod tests {
         }
     }
 
-    fn entries(metrics: &[(u64, Option<f64>)]) -> Vec<Entry> {
-        metrics.iter().map(|&(step, metric)| Entry { step, metric, loss: None }).collect()
+    fn entries(metrics: &[(u64, Option<f64>)]) -> Vec<Candidate> {
+        metrics.iter().map(|&(step, metric)| Candidate { step, metric, loss: None }).collect()
     }
 
     #[test]
@@ -87,7 +82,7 @@ mod tests {
     #[test]
     fn of_equally_good_checkpoints_that_with_the_smaller_loss_or_the_earlier_is_the_best() {
         let mut entries = entries(&[(10, Some(0.9)), (20, Some(0.9)), (30, Some(0.9))]);
-        let found = |entries: &[Entry]| best(&plan(1, 1), entries).map(|best| best.step);
+        let found = |entries: &[Candidate]| best(&plan(1, 1), entries).map(|best| best.step);
         assert_eq!(found(&entries), Some(10));
         for (entry, loss) in entries.iter_mut().zip([0.5, 0.3, 0.3]) {
             entry.loss = Some(loss);

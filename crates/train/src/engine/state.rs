@@ -182,15 +182,21 @@ impl TrainState {
     fn observe_best(&mut self, plan: &CheckpointPlan) -> bool {
         let Some(&value) = self.metrics.get(&plan.monitor) else { return false };
         let loss = self.metrics.get(TIE_BREAKER).copied().filter(|loss| loss.is_finite());
-        let is_better = |best: &Best| {
-            is_better(plan.mode, value, best.value)
-                || (value == best.value && loss.zip(best.loss).is_some_and(|(new, old)| new < old))
-        };
+        let new = Best { metric: plan.monitor.clone(), value, loss, step: self.step };
+        let is_better = |best: &Best| new.is_better_than(best, plan.mode);
         let is_best = value.is_finite() && self.best.as_ref().is_none_or(is_better);
         if is_best {
-            self.best = Some(Best { metric: plan.monitor.clone(), value, loss, step: self.step });
+            self.best = Some(new);
         }
         is_best
+    }
+}
+
+impl Best {
+    /// True if the value is strictly better than that of `other`, or equal with a smaller loss.
+    pub(crate) fn is_better_than(&self, other: &Self, mode: Mode) -> bool {
+        let has_smaller_loss = || self.loss.zip(other.loss).is_some_and(|(own, other)| own < other);
+        is_better(mode, self.value, other.value) || self.value == other.value && has_smaller_loss()
     }
 }
 
@@ -217,16 +223,20 @@ mod tests {
         serde_json::from_str(state).unwrap()
     }
 
-    #[test]
-    fn a_metric_that_is_infinite_is_never_the_best_and_hinders_no_resume() {
-        let plan = CheckpointPlan {
+    fn plan(monitor: &str, mode: Mode) -> CheckpointPlan {
+        CheckpointPlan {
             dir: "checkpoints".into(),
             every: crate::plan::Cadence::Epochs(1),
             keep_last: 1,
             keep_best: 1,
-            monitor: "val/perplexity".into(),
-            mode: Mode::Min,
-        };
+            monitor: monitor.to_owned(),
+            mode,
+        }
+    }
+
+    #[test]
+    fn a_metric_that_is_infinite_is_never_the_best_and_hinders_no_resume() {
+        let plan = plan("val/perplexity", Mode::Min);
         let mut state = new_state();
         let best = [f64::INFINITY, 9.0, f64::INFINITY, 8.0].map(|perplexity| {
             state.metrics.insert("val/perplexity".to_owned(), perplexity);
@@ -240,14 +250,7 @@ mod tests {
 
     #[test]
     fn of_equal_values_that_with_the_smaller_loss_is_the_best() {
-        let plan = CheckpointPlan {
-            dir: "checkpoints".into(),
-            every: crate::plan::Cadence::Epochs(1),
-            keep_last: 1,
-            keep_best: 1,
-            monitor: "val/accuracy".into(),
-            mode: Mode::Max,
-        };
+        let plan = plan("val/accuracy", Mode::Max);
         let mut state = new_state();
         let measured = [(0.9, 0.5), (0.9, 0.4), (0.9, 0.6), (0.8, 0.1), (0.9, f64::NAN)];
         let best = measured.map(|(accuracy, loss)| {
