@@ -1,6 +1,6 @@
 //! The thread that writes checkpoints while training goes on.
 //!
-//! The training thread leaves a copy of its state on the desk and goes on; the writer takes it from
+//! The training thread leaves a copy of its state in a slot and goes on; the writer takes it from
 //! there. One copy is being written and one may wait: on a slow disk a newer copy takes the place
 //! of the one that waits, so that training never waits for the disk and memory holds two copies at
 //! most.
@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::save::{Destination, Written};
-use crate::checkpoint::state_copy::{self, Copied, Snapshot};
+use crate::checkpoint::save::{Destination, WrittenCheckpoint};
+use crate::checkpoint::state_copy::{self, Snapshot, StateCopy};
 use crate::checkpoint::{Error, Importance};
 use crate::event::Saved;
 use crate::failpoint;
@@ -38,7 +38,7 @@ pub struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    desk: Mutex<SharedState>,
+    state: Mutex<SharedState>,
     changed: Condvar,
 }
 
@@ -47,7 +47,7 @@ struct Shared {
 struct SharedState {
     waiting: Option<Job>,
     /// Memory for the next copy.
-    spare: Option<Copied>,
+    spare: Option<StateCopy>,
     /// True while that memory is being prepared: who needs it waits, so that there are not two of
     /// it.
     is_preparing: bool,
@@ -77,7 +77,7 @@ pub struct Overdue {
 
 /// A copy that is to be written.
 struct Job {
-    copied: Copied,
+    copied: StateCopy,
     importance: Importance,
     began: Instant,
     stall_seconds: f64,
@@ -87,7 +87,7 @@ struct Job {
 
 /// Memory for a copy, and how many copies give way to it.
 struct CopyBudget {
-    copied: Copied,
+    copied: StateCopy,
     replaced: u64,
 }
 
@@ -98,7 +98,7 @@ enum Failure {
 }
 
 /// Writes a copy.
-type Store = Box<dyn FnMut(&Copied) -> Result<Written, Error> + Send>;
+type Store = Box<dyn FnMut(&StateCopy) -> Result<WrittenCheckpoint, Error> + Send>;
 
 impl Writer {
     /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are
@@ -114,19 +114,19 @@ impl Writer {
 
     fn with_store(sizes: [usize; 3], mut store: Store) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        shared.desk().is_preparing = true;
+        shared.state().is_preparing = true;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(move || {
             let work = || {
-                of_thread.prepare(Copied::with_room_for(sizes));
+                of_thread.prepare(StateCopy::with_room_for(sizes));
                 // Where it is not allowed, the writer is as important as the others.
                 let _ = rustix::process::nice(NICENESS);
                 while let Some(job) = of_thread.next() {
                     let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
-                    of_thread.put_down(job, result);
+                    of_thread.store_result(job, result);
                 }
             };
-            // Also a panic before or at the desk: the thread that waits for a place for a copy, or
+            // Also a panic outside of `store`: the thread that waits for memory for a copy, or
             // for one to be on disk, would wait for ever.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 of_thread.give_up(panic);
@@ -155,10 +155,10 @@ impl Writer {
         copied.take(snapshot)?;
         let stall_seconds = began.elapsed().as_secs_f64();
         let job = Job { copied, importance, began, stall_seconds, replaced };
-        let mut desk = self.shared.desk();
-        desk.fail()?;
-        desk.waiting = Some(job);
-        drop(desk);
+        let mut state = self.shared.state();
+        state.fail()?;
+        state.waiting = Some(job);
+        drop(state);
         self.shared.changed.notify_all();
         if failpoint::waits("checkpoint.queued") {
             drop(self.shared.idle());
@@ -176,7 +176,7 @@ impl Writer {
     ///
     /// The writer panicked.
     pub fn saved(&self) -> Result<Vec<Saved>, Error> {
-        self.shared.desk().result()
+        self.shared.state().result()
     }
 
     /// Waits until everything that was asked for is on disk, and returns what [`Writer::saved`]
@@ -197,120 +197,124 @@ impl Writer {
     /// The writer panicked.
     pub fn finish_observed(&self, moves: &mut dyn FnMut()) -> Result<Vec<Saved>, Error> {
         let mut written = files::bytes_written();
-        let mut desk = self.shared.desk();
-        while desk.is_at_work() {
-            let changed = self.shared.changed.wait_timeout(desk, LOOK_INTERVAL);
-            desk = changed.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = self.shared.state();
+        while state.is_at_work() {
+            let changed = self.shared.changed.wait_timeout(state, LOOK_INTERVAL);
+            state = changed.unwrap_or_else(PoisonError::into_inner).0;
             let now = files::bytes_written();
             if std::mem::replace(&mut written, now) != now {
                 moves();
             }
         }
-        desk.result()
+        state.result()
     }
 
     /// The checkpoint that the disk does not finish though others are due; each time after twice as
     /// long.
     pub fn overdue(&self) -> Option<Overdue> {
-        self.shared.desk().overdue()
+        self.shared.state().overdue()
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         {
-            let mut desk = self.shared.desk();
-            desk.is_closed = true;
-            desk.waiting = None;
+            let mut state = self.shared.state();
+            state.is_closed = true;
+            state.waiting = None;
         }
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Its panics are on the desk.
+            // Its panics are in the shared state.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// A panicking thread leaves the desk in order: every change is one assignment.
-    fn desk(&self) -> MutexGuard<'_, SharedState> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panicking thread leaves the state in order: every change is one assignment.
+    fn state(&self) -> MutexGuard<'_, SharedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, desk: MutexGuard<'a, SharedState>) -> MutexGuard<'a, SharedState> {
-        self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, state: MutexGuard<'a, SharedState>) -> MutexGuard<'a, SharedState> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The desk with memory for the first copy on it.
+    /// Waits until the memory for the first copy is there.
     fn prepared(&self) -> MutexGuard<'_, SharedState> {
-        let mut desk = self.desk();
-        while desk.is_preparing {
-            desk = self.wait(desk);
+        let mut state = self.state();
+        while state.is_preparing {
+            state = self.wait(state);
         }
-        desk
+        state
     }
 
-    /// The desk when nothing waits and nothing is being written.
+    /// Waits until nothing waits and nothing is being written.
     fn idle(&self) -> MutexGuard<'_, SharedState> {
-        let mut desk = self.desk();
-        while desk.is_at_work() {
-            desk = self.wait(desk);
+        let mut state = self.state();
+        while state.is_at_work() {
+            state = self.wait(state);
         }
-        desk
+        state
     }
 
-    fn prepare(&self, room: Copied) {
-        let mut desk = self.desk();
-        desk.spare = Some(room);
-        desk.is_preparing = false;
-        drop(desk);
+    fn prepare(&self, room: StateCopy) {
+        let mut state = self.state();
+        state.spare = Some(room);
+        state.is_preparing = false;
+        drop(state);
         self.changed.notify_all();
     }
 
     /// The next copy to write; `None` when there will be none.
     fn next(&self) -> Option<Job> {
-        let mut desk = self.desk();
+        let mut state = self.state();
         loop {
-            if desk.is_closed || desk.failure.is_some() {
+            if state.is_closed || state.failure.is_some() {
                 return None;
             }
-            if let Some(job) = desk.waiting.take() {
-                desk.writing = Some(Writing { began: Instant::now(), warns_after: OVERDUE.1 });
+            if let Some(job) = state.waiting.take() {
+                state.writing = Some(Writing { began: Instant::now(), warns_after: OVERDUE.1 });
                 failpoint::reach("writer.locked");
                 return Some(job);
             }
-            desk = self.wait(desk);
+            state = self.wait(state);
         }
     }
 
-    /// Takes note that nothing will be written any more.
+    /// Stores the panic that ended the writer.
     fn give_up(&self, panic: Box<dyn Any + Send>) {
-        let mut desk = self.desk();
-        (desk.is_preparing, desk.writing) = (false, None);
-        desk.failure = Some(Failure::Panic(panic));
-        drop(desk);
+        let mut state = self.state();
+        (state.is_preparing, state.writing) = (false, None);
+        state.failure = Some(Failure::Panic(panic));
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// Takes note of how the writing of `job` went.
-    fn put_down(&self, job: Job, result: std::thread::Result<Result<Written, Error>>) {
-        let mut desk = self.desk();
-        desk.writing = None;
+    /// Stores the result of writing `job`.
+    fn store_result(
+        &self,
+        job: Job,
+        result: std::thread::Result<Result<WrittenCheckpoint, Error>>,
+    ) {
+        let mut state = self.state();
+        state.writing = None;
         match result {
             Ok(Ok(written)) => {
-                desk.saved.push(job.saved(written));
-                desk.spare.get_or_insert(job.copied);
+                state.saved.push(job.saved(written));
+                state.spare.get_or_insert(job.copied);
             }
-            Ok(Err(error)) => desk.failure = Some(Failure::Error(error)),
-            Err(panic) => desk.failure = Some(Failure::Panic(panic)),
+            Ok(Err(error)) => state.failure = Some(Failure::Error(error)),
+            Err(panic) => state.failure = Some(Failure::Panic(panic)),
         }
-        drop(desk);
+        drop(state);
         self.changed.notify_all();
     }
 }
 
 impl SharedState {
-    /// Memory for a copy that will be put on the desk; `None` if a more important one waits there.
+    /// Takes the memory for a copy; `None` if a more important one waits.
     fn make_room(&mut self, importance: Importance) -> Result<Option<CopyBudget>, Error> {
         self.fail()?;
         if self.is_closed {
@@ -369,7 +373,7 @@ impl SharedState {
 }
 
 impl Job {
-    fn saved(&self, written: Written) -> Saved {
+    fn saved(&self, written: WrittenCheckpoint) -> Saved {
         Saved {
             step: self.copied.step,
             path: written.path,
@@ -403,10 +407,10 @@ mod tests {
         fn new() -> Self {
             let (tell, begun) = channel();
             let (end, ends) = channel::<Result<(), Error>>();
-            let store = move |copied: &Copied| {
+            let store = move |copied: &StateCopy| {
                 tell.send(copied.step).unwrap();
                 ends.recv().unwrap()?;
-                Ok(Written { path: PathBuf::new(), best: false, surplus: None })
+                Ok(WrittenCheckpoint { path: PathBuf::new(), best: false, surplus: None })
             };
             let writer = Writer::with_store([8; 3], Box::new(store)).unwrap();
             Self { writer, begun, end }
@@ -416,7 +420,7 @@ mod tests {
         fn save(&self, step: u64, importance: Importance) -> Result<(), Error> {
             let shared = &self.writer.shared;
             let Some(room) = shared.prepared().make_room(importance)? else { return Ok(()) };
-            shared.desk().waiting = Some(job(step, importance, room));
+            shared.state().waiting = Some(job(step, importance, room));
             shared.changed.notify_all();
             Ok(())
         }
@@ -496,8 +500,8 @@ mod tests {
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"capacity overflow"));
 
         let writer = Writer::with_store([0; 3], Box::new(|_| panic!("a bug"))).unwrap();
-        let room = CopyBudget { copied: Copied::default(), replaced: 0 };
-        writer.shared.desk().waiting = Some(job(1, Importance::Regular, room));
+        let room = CopyBudget { copied: StateCopy::default(), replaced: 0 };
+        writer.shared.state().waiting = Some(job(1, Importance::Regular, room));
         writer.shared.changed.notify_all();
         let panic = catch_unwind(AssertUnwindSafe(|| writer.finish())).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"a bug"));
@@ -514,7 +518,7 @@ mod tests {
         let SlowDisk { writer, begun, .. } = disk;
         let shared = Arc::clone(&writer.shared);
         drop(writer);
-        let saved = steps(&shared.desk().saved);
+        let saved = steps(&shared.state().saved);
         assert_eq!(saved.first(), Some(&(1, 0)));
         assert_eq!(begun.iter().count() + 1, saved.len(), "no checkpoint is half-written");
     }

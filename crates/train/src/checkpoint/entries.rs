@@ -42,11 +42,11 @@ pub(crate) trait Target: Send {
 }
 
 /// Destination of a vector of the optimizer's state.
-pub(crate) enum Place<'a> {
+pub(crate) enum StateSlot<'a> {
     /// To this rank.
-    Here(&'a mut [f32]),
+    Local(&'a mut [f32]),
     /// To another rank alone.
-    Elsewhere,
+    Remote,
 }
 
 impl Source for ValueSlot<'_> {
@@ -94,16 +94,16 @@ impl Target for ValueSlot<'_> {
     }
 }
 
-impl Target for Place<'_> {
+impl Target for StateSlot<'_> {
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()> {
-        if let Self::Here(values) = self {
+        if let Self::Local(values) = self {
             fill(bytemuck::cast_slice_mut(values));
         }
         Ok(())
     }
 
     fn is_here(&self) -> bool {
-        matches!(self, Self::Here(_))
+        matches!(self, Self::Local(_))
     }
 }
 
@@ -111,17 +111,12 @@ impl Target for Place<'_> {
 pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<ValueSlot<'_>>>> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
+    let aliases = params.aliases().iter().map(|(name, p)| (name.as_str(), p.shape(), p.var()));
     let mut entries = Vec::new();
-    for (name, shape, var) in parameters.chain(buffers) {
+    for (name, shape, var) in parameters.chain(buffers).chain(aliases) {
         let name = name.to_owned();
         let shape = shape.to_vec();
         let values = ValueSlot::Var(var?);
-        entries.push(Entry { name, dtype: Dtype::F32, shape, values });
-    }
-    for (name, param) in params.aliases() {
-        let name = name.clone();
-        let shape = param.shape().to_vec();
-        let values = ValueSlot::Var(param.var()?);
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
     for counter in params.counters() {
@@ -157,18 +152,18 @@ pub(crate) fn of_optimizer_mut<'a>(
     plan: &Plan,
     states: &'a mut [ParameterState],
     keeps: &dyn Fn(usize) -> bool,
-) -> Vec<Entry<Place<'a>>> {
+) -> Vec<Entry<StateSlot<'a>>> {
     let mut entries = Vec::new();
     for (index, ((of, shape), state)) in owners(params).zip(states).enumerate() {
         let ParameterState { tensors, average } = state;
         for NamedTensor { name, shape, values } in tensors {
             if !values.is_empty() {
-                let place = if keeps(index) { Place::Here(values) } else { Place::Elsewhere };
+                let place = if keeps(index) { StateSlot::Local(values) } else { StateSlot::Remote };
                 entries.push(Entry::of_state(name, of, shape, place));
             }
         }
         if !average.is_empty() {
-            entries.push(Entry::of_state(average_name(plan), of, shape, Place::Here(average)));
+            entries.push(Entry::of_state(average_name(plan), of, shape, StateSlot::Local(average)));
         }
     }
     in_file_order(entries)

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
 use crate::checkpoint::retention;
-use crate::checkpoint::state_copy::{Copied, FileCopy, Snapshot};
+use crate::checkpoint::state_copy::{FileCopy, Snapshot, StateCopy};
 use crate::checkpoint::{Error, FORMAT, links, load};
 use crate::event::Saved;
 use crate::failpoint;
@@ -27,7 +27,7 @@ pub struct Destination {
 
 /// A checkpoint that was written.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenCheckpoint {
     pub(crate) path: PathBuf,
     /// True if no checkpoint is better.
     pub(crate) best: bool,
@@ -44,12 +44,12 @@ pub struct Written {
 /// The disk; older checkpoints and links then stand as before.
 pub fn save(folder: &Path, snapshot: &Snapshot<'_>) -> Result<Saved, Error> {
     let started = Instant::now();
-    let mut copied = Copied::default();
+    let mut copied = StateCopy::default();
     copied.take(snapshot)?;
     let stall_seconds = started.elapsed().as_secs_f64();
     let plan = snapshot.plan.checkpoint.clone();
     let destination = Destination { folder: folder.to_owned(), plan, records: vec![] };
-    let Written { path, best, surplus } = destination.write(&copied)?;
+    let WrittenCheckpoint { path, best, surplus } = destination.write(&copied)?;
     let seconds = started.elapsed().as_secs_f64();
     let step = copied.step;
     let size = Bytes(copied.size());
@@ -61,17 +61,9 @@ pub fn name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// Result of moving links and deleting old checkpoints.
-struct Tidied {
-    /// True if the checkpoint is the best.
-    best: bool,
-    /// Why an older one is still there.
-    surplus: Option<String>,
-}
-
 impl Destination {
     /// Makes a checkpoint of `copied`.
-    pub fn write(&self, copied: &Copied) -> Result<Written, Error> {
+    pub fn write(&self, copied: &StateCopy) -> Result<WrittenCheckpoint, Error> {
         if let Some(name) = copied.not_finite() {
             // It would take the place of one that is good.
             return Err(Error::NotFinite { step: copied.step, name: name.to_owned() });
@@ -84,8 +76,7 @@ impl Destination {
             Ok::<_, Error>(())
         })?;
         failpoint::reach("checkpoint.renamed");
-        let Tidied { best, surplus } = self.tidy(copied.step)?;
-        Ok(Written { path, best, surplus })
+        self.rotate(copied.step)
     }
 
     /// Does what was left to do for the checkpoint of `step`, from which a run continues: its
@@ -93,15 +84,15 @@ impl Destination {
     pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
         links::heal(&self.folder)?;
         if self.folder.join(name(step)).is_dir() {
-            self.tidy(step)?;
+            self.rotate(step)?;
         }
         Ok(())
     }
 
-    /// Moves the links and deletes what is not kept. What cannot be deleted now (a file that
-    /// another program has open on NFS, a folder of a lower layer of overlayfs) is tried again
-    /// after the next checkpoint.
-    fn tidy(&self, step: u64) -> Result<Tidied, Error> {
+    /// Moves the links to the checkpoint of `step`, and deletes what is not kept. What cannot be
+    /// deleted now (a file that another program has open on NFS, a folder of a lower layer of
+    /// overlayfs) is tried again after the next checkpoint.
+    fn rotate(&self, step: u64) -> Result<WrittenCheckpoint, Error> {
         let mut entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
         // A damaged copy under another name has no place among them.
         entries.retain(|entry| self.folder.join(name(entry.step)).is_dir());
@@ -115,16 +106,20 @@ impl Destination {
         // What an earlier attempt has left is tried again.
         drop(files::remove_stale_temporaries(&self.folder));
         let mut surplus = None;
-        for step in retention::surplus(&self.plan, &entries) {
-            let removed = files::remove_folder(&self.folder.join(name(step)));
+        for old in retention::surplus(&self.plan, &entries) {
+            let removed = files::remove_folder(&self.folder.join(name(old)));
             surplus = surplus.or(removed.err().map(|error| error.with_cause()));
         }
-        Ok(Tidied { best: best == Some(step), surplus })
+        Ok(WrittenCheckpoint {
+            path: self.folder.join(name(step)),
+            best: best == Some(step),
+            surplus,
+        })
     }
 }
 
 /// Writes all files into `folder`, the manifest last, and waits until they are on disk.
-fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
+fn write_files(folder: &Path, copied: &StateCopy) -> Result<(), Error> {
     let mut manifest = Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -27,7 +27,7 @@ pub struct Snapshot<'a> {
 
 /// The copy. Its memory is used again for the next one.
 #[derive(Default)]
-pub struct Copied {
+pub struct StateCopy {
     pub(crate) step: u64,
     /// The metric that ranks checkpoints, if it is known of this step.
     pub(crate) metric: Option<f64>,
@@ -57,7 +57,7 @@ pub(crate) struct FileCopy {
     are_floats: Vec<bool>,
 }
 
-impl Copied {
+impl StateCopy {
     /// Memory for copies of `snapshot`, given by the system now and not at the first copy.
     pub(crate) fn with_room_for(sizes: [usize; 3]) -> Self {
         // Anything but zeros: pages of zeros are handed out when they are first written.
@@ -152,8 +152,8 @@ fn is_worth_sharing(size: usize) -> bool {
     size >= PARALLEL_THRESHOLD && rayon::current_num_threads() > 1
 }
 
-/// Sizes of the files that `snapshot` makes, for [`Copied::with_room_for`]; that of the progress,
-/// which grows, is left open.
+/// Sizes of the files that `snapshot` makes, for [`StateCopy::with_room_for`]; that of the
+/// progress, which grows, is left open.
 pub(crate) fn sizes(snapshot: &Snapshot<'_>) -> [usize; 3] {
     fn size<V>(entries: &[Entry<V>], format: Option<&str>) -> usize {
         let header = entries::header(entries, format).map_or(0, |header| header.len());

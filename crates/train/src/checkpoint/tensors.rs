@@ -96,8 +96,8 @@ impl<'a> TensorFile<'a> {
     }
 
     /// Describes the first difference between the file's tensors and `expected`, if there is one.
-    fn difference<V>(&self, wanted: &[Entry<V>]) -> Option<String> {
-        for Entry { name, dtype, shape, .. } in wanted {
+    fn difference<V>(&self, expected: &[Entry<V>]) -> Option<String> {
+        for Entry { name, dtype, shape, .. } in expected {
             match self.header.info(name) {
                 None => return Some(format!("it has no `{name}`")),
                 Some(info) if info.shape != *shape => {
@@ -109,8 +109,8 @@ impl<'a> TensorFile<'a> {
                 Some(_) => {}
             }
         }
-        let is_wanted = |name: &String| wanted.iter().any(|entry| entry.name == *name);
-        let extra = self.header.offset_keys().into_iter().find(|name| !is_wanted(name))?;
+        let is_expected = |name: &String| expected.iter().any(|entry| entry.name == *name);
+        let extra = self.header.offset_keys().into_iter().find(|name| !is_expected(name))?;
         Some(format!("it has `{extra}`, which this experiment does not have"))
     }
 

@@ -34,11 +34,11 @@ pub(super) trait Control: Collective {
 
     /// The ranks that have begun to wait for it less often than this one; `None` = none of this
     /// machine, and of others it is not known.
-    fn late(&self) -> Option<Late>;
+    fn late(&self) -> Option<LateRanks>;
 }
 
 /// The ranks that a wait for the library waits for.
-pub(super) struct Late {
+pub(super) struct LateRanks {
     /// The number of the wait, from 1.
     pub(super) wait: u64,
     /// Each with the number of its last one.
@@ -177,11 +177,11 @@ fn late(control: &dyn Control, what: &str, waited: Duration) -> Error {
     let nccl = |why| Error::Nccl { what: format!("{what} within {seconds:.1} s{why}") };
     match control.late() {
         None => nccl(": a rank of another machine did not come; the ranks' logs say where each is"),
-        Some(Late { missing, .. }) if missing.is_empty() => nccl(
+        Some(LateRanks { missing, .. }) if missing.is_empty() => nccl(
             ", though all ranks wait for it: look at the GPUs (`nvidia-smi`) and, with \
              NCCL_DEBUG=INFO, at their connections",
         ),
-        Some(Late { wait, missing }) => Error::Timeout {
+        Some(LateRanks { wait, missing }) => Error::Timeout {
             call: Call { seq: wait, op: Op::SumOnDevices, bytes: Bytes(0), tag: 0 },
             missing,
             waited,

@@ -89,7 +89,7 @@ impl Error {
     }
 
     /// Who has ended the group and why, as `rank` tells others of it.
-    pub(super) fn told_by(&self, rank: Rank) -> (Rank, String) {
+    pub(super) fn abort_reason(&self, rank: Rank) -> (Rank, String) {
         match self {
             Self::Aborted { by, reason } => (*by, reason.clone()),
             other => (rank, other.to_string()),

@@ -96,7 +96,7 @@ impl Links for Vec<Connection> {
     }
 
     fn end_all(&mut self, rank: Rank, error: &Error) {
-        let (by, reason) = error.told_by(rank);
+        let (by, reason) = error.abort_reason(rank);
         for connection in self {
             connection.end(by, &reason);
         }
@@ -194,10 +194,10 @@ impl Transfer<'_> {
 
 /// Sends and receives until all transfers are done.
 fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(), Error> {
-    let Exchange { rank, call, interrupts, timeout, meanwhile, .. } = *exchange;
+    let Exchange { rank, call, interrupts, timeout, wait_hook, .. } = *exchange;
     let mut waited = Duration::ZERO;
     loop {
-        meanwhile.map_or(Ok(()), |meanwhile| meanwhile())?;
+        wait_hook.map_or(Ok(()), |wait_hook| wait_hook())?;
         if let Some(reason) = interrupts.reason() {
             return Err(Error::Aborted { by: rank, reason });
         }
@@ -213,7 +213,7 @@ fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(
         } else if waited >= timeout || interrupts.gives_up() {
             return Err(Error::Timeout { call: *call, missing: missing(transfers, call), waited });
         } else {
-            let longest = meanwhile.map_or(MAX_SLEEP, |_| MAX_SLEEP_OF_LEADER);
+            let longest = wait_hook.map_or(MAX_SLEEP, |_| MAX_SLEEP_OF_LEADER);
             let time = timeout.saturating_sub(waited).min(longest);
             waited += sleep(transfers, &interrupts.waker, time);
         }

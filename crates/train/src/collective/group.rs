@@ -115,16 +115,16 @@ pub trait OnGpu {
 
 /// Returns the group of rank 0 alone: sums are the values themselves.
 pub fn alone() -> Arc<dyn Collective> {
-    Arc::new(Solo::default())
+    Arc::new(SoloGroup::default())
 }
 
 #[derive(Default)]
-struct Solo {
+struct SoloGroup {
     given: AtomicBool,
     aborted: Mutex<Option<String>>,
 }
 
-impl Solo {
+impl SoloGroup {
     fn check(&self) -> Result<(), Error> {
         match &*self.aborted.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reason) => Err(Error::Aborted { by: Rank(0), reason: reason.clone() }),
@@ -133,7 +133,7 @@ impl Solo {
     }
 }
 
-impl Collective for Solo {
+impl Collective for SoloGroup {
     fn rank(&self) -> Rank {
         Rank(0)
     }

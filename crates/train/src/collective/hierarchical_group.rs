@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
-use crate::collective::inter_node_group::{InterNodeGroup, Place};
-use crate::collective::links::Meanwhile;
+use crate::collective::inter_node_group::{InterNodeGroup, Topology};
+use crate::collective::links::WaitHook;
 use crate::collective::reduce::subtrees;
 use crate::collective::shared_mapping::SharedFloats;
 use crate::collective::shm::{LeaderReduction, Shm};
@@ -48,7 +48,7 @@ impl HierarchicalGroup {
         world: WorldSize,
         local: Shm,
         timeout: Duration,
-        connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<InterNodeGroup, Error>,
+        connect: impl FnOnce(Topology, Duration, Option<WaitHook>) -> Result<InterNodeGroup, Error>,
     ) -> Result<Self, Error> {
         let own = local.rank();
         let n = local.world_size();
@@ -56,8 +56,8 @@ impl HierarchicalGroup {
         let local = local.starting_at(first);
         let leader = || {
             let timeout = timeout + LEADER_MARGIN.max(timeout / 4);
-            let place = Place { rank, world, local: n };
-            connect(place, timeout, Some(Box::new(local.watch())))
+            let topology = Topology { rank, world, local: n };
+            connect(topology, timeout, Some(Box::new(local.watch())))
         };
         let leaders = own.is_first().then(leader).transpose()?;
         let ranks = first.index()..first.index() + n.count();
@@ -69,7 +69,7 @@ impl HierarchicalGroup {
     /// The end of a call of the machine's group, whose failure the leader tells the others.
     fn within<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         if let (Err(error), Some(leaders)) = (&done, &self.leaders) {
-            leaders.tell(error);
+            leaders.notify(error);
         }
         done
     }
@@ -161,7 +161,7 @@ impl Collective for HierarchicalGroup {
             leaders.reduce_share(&mut state, &call, &out)?;
             drop(packed);
             let mut sums = state.sums();
-            for range in &of_machines[leaders.place()] {
+            for range in &of_machines[leaders.machine()] {
                 let (these, after) = sums.split_at(range.len());
                 floats.as_mut_slice()[range.clone()].copy_from_slice(these);
                 sums = after;
@@ -233,7 +233,7 @@ impl crate::collective::device_group::Control for HierarchicalGroup {
     }
 
     /// Nothing is known about other machines.
-    fn late(&self) -> Option<crate::collective::device_group::Late> {
+    fn late(&self) -> Option<crate::collective::device_group::LateRanks> {
         let here = crate::collective::device_group::Control::late(&self.local);
         here.filter(|late| !late.missing.is_empty())
     }
@@ -303,7 +303,9 @@ mod tests {
                         world,
                         local,
                         timeout,
-                        |place, wait, watch| InterNodeGroup::connected(place, peers, wait, watch),
+                        |topology, wait, watch| {
+                            InterNodeGroup::connected(topology, peers, wait, watch)
+                        },
                     );
                     let (group, each) = (Arc::new(group.unwrap()), &each);
                     threads.push(scope.spawn(move || each(group)));

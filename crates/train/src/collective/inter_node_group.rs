@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
 use crate::collective::exchange::Connection;
-use crate::collective::links::{Exchange, Interrupts, Links, Meanwhile};
+use crate::collective::links::{Exchange, Interrupts, Links, WaitHook};
 use crate::collective::reduce::subtrees;
 use crate::collective::{Call, Collective, Elements, Error, GradientBuffer, Op};
 use crate::plan::AllReduce;
@@ -22,16 +22,16 @@ use crate::units::{Bytes, Rank, WorldSize};
 /// the farthest: so that they have the time to name who is missing.
 const STEP_MARGIN: Duration = Duration::from_secs(1);
 
-/// A leader's place among all ranks.
+/// A leader's rank, and how the ranks are distributed over machines.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Topology {
     pub(super) rank: Rank,
     pub(super) world: WorldSize,
     /// Ranks of each machine.
     pub(super) local: WorldSize,
 }
 
-impl Place {
+impl Topology {
     /// The first ranks of all machines.
     fn leaders(self) -> impl Iterator<Item = Rank> {
         (0..self.world.get()).step_by(self.local.count()).map(Rank)
@@ -49,13 +49,13 @@ pub(super) struct InterNodeGroup {
     rank: Rank,
     world: WorldSize,
     /// Number of this machine.
-    place: usize,
+    machine: usize,
     /// For each machine, the ranks at which the subtrees begin that it sums alone.
     starts: Vec<Vec<usize>>,
     /// Who adds up.
     adds: AllReduce,
     /// Present where its machine has more ranks.
-    meanwhile: Option<Meanwhile>,
+    wait_hook: Option<WaitHook>,
     interrupts: Interrupts,
     timeout: Duration,
     /// Held for a whole call: calls of different threads follow one another.
@@ -94,50 +94,50 @@ impl InterNodeGroup {
         peers: Vec<Peer>,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        Self::connected(Place { rank, world, local: WorldSize::ONE }, peers, timeout, None)
+        Self::connected(Topology { rank, world, local: WorldSize::ONE }, peers, timeout, None)
     }
 
-    /// Opens the group on the first rank of a machine with `place.local` ranks, with connections to
-    /// the first ranks of the other machines.
+    /// Opens the group on the first rank of a machine with `topology.local` ranks, with connections
+    /// to the first ranks of the other machines.
     pub(super) fn connected(
-        place: Place,
+        topology: Topology,
         mut peers: Vec<Peer>,
         timeout: Duration,
-        meanwhile: Option<Meanwhile>,
+        wait_hook: Option<WaitHook>,
     ) -> Result<Self, Error> {
         peers.sort_by_key(|peer| peer.rank);
-        if !peers.iter().map(|peer| peer.rank).eq(place.others()) {
-            let Place { rank, world, .. } = place;
+        if !peers.iter().map(|peer| peer.rank).eq(topology.others()) {
+            let Topology { rank, world, .. } = topology;
             let what = format!("rank {rank} of {world} has {} of them", peers.len());
             return Err(Error::Connections { what });
         }
         let connections: Vec<Connection> =
             peers.into_iter().map(Connection::open).collect::<Result<_, _>>().map_err(unusable)?;
-        Self::linked(place, Box::new(connections), timeout, meanwhile)
+        Self::linked(topology, Box::new(connections), timeout, wait_hook)
     }
 
     /// Opens the group over any links to the other leaders, in their order.
     pub(super) fn linked(
-        place: Place,
+        topology: Topology,
         links: Box<dyn Links>,
         timeout: Duration,
-        meanwhile: Option<Meanwhile>,
+        wait_hook: Option<WaitHook>,
     ) -> Result<Self, Error> {
-        let Place { rank, world, local } = place;
+        let Topology { rank, world, local } = topology;
         let starts_of = |first: Rank| {
             let ranks = first.index()..(first.index() + local.count()).min(world.count());
             subtrees(world.count(), ranks).into_iter().map(|ranks| ranks.start).collect()
         };
-        let starts: Vec<Vec<usize>> = place.leaders().map(starts_of).collect();
+        let starts: Vec<Vec<usize>> = topology.leaders().map(starts_of).collect();
         let seq = 0;
         let given = false;
         let failed = None;
         let parts = vec![Vec::new(); starts.len()];
         let state = Mutex::new(State { links, seq, given, failed, parts });
-        let place = rank.index() / local.count();
+        let machine = rank.index() / local.count();
         let interrupts = Interrupts::new().map_err(unusable)?;
         let adds = AllReduce::Tree;
-        Ok(Self { rank, world, place, starts, adds, meanwhile, interrupts, timeout, state })
+        Ok(Self { rank, world, machine, starts, adds, wait_hook, interrupts, timeout, state })
     }
 
     /// Lets the library behind the links add up, if `adds` says so.
@@ -152,12 +152,12 @@ impl InterNodeGroup {
     }
 
     /// Number of this machine.
-    pub(super) fn place(&self) -> usize {
-        self.place
+    pub(super) fn machine(&self) -> usize {
+        self.machine
     }
 
     /// Tells the other machines why the group has ended, unless it has ended before.
-    pub(super) fn tell(&self, error: &Error) {
+    pub(super) fn notify(&self, error: &Error) {
         // A thread that holds the connections is in a call, and finds out by itself.
         let Ok(mut state) = self.state.try_lock() else { return };
         if state.failed.is_none() {
@@ -189,19 +189,19 @@ impl InterNodeGroup {
     /// The `round`-th exchange of a call, whose others may have to wait for some, so many steps
     /// away.
     fn round<'a>(&'a self, call: &'a Call, round: u64, steps: u32) -> Exchange<'a> {
-        let Self { rank, ref interrupts, ref meanwhile, .. } = *self;
+        let Self { rank, ref interrupts, ref wait_hook, .. } = *self;
         let timeout = self.timeout + steps * STEP_MARGIN;
-        Exchange { rank, call, round, interrupts, timeout, meanwhile: meanwhile.as_ref() }
+        Exchange { rank, call, round, interrupts, timeout, wait_hook: wait_hook.as_ref() }
     }
 
     /// The number of another machine among the links.
-    fn link(&self, place: usize) -> usize {
-        place - usize::from(place > self.place)
+    fn link(&self, machine: usize) -> usize {
+        machine - usize::from(machine > self.machine)
     }
 
     /// All machines but this one.
     fn others(&self) -> impl Iterator<Item = usize> {
-        let me = self.place;
+        let me = self.machine;
         (0..self.machines()).filter(move |other| *other != me)
     }
 }
@@ -230,7 +230,7 @@ impl crate::collective::device_group::Control for InterNodeGroup {
 
     fn begin_wait(&self) {}
 
-    fn late(&self) -> Option<crate::collective::device_group::Late> {
+    fn late(&self) -> Option<crate::collective::device_group::LateRanks> {
         None
     }
 }
@@ -289,7 +289,7 @@ impl Collective for InterNodeGroup {
 
     fn abort(&self, reason: &str) {
         self.interrupts.abort(reason);
-        self.tell(&Error::Aborted { by: self.rank, reason: reason.to_owned() });
+        self.notify(&Error::Aborted { by: self.rank, reason: reason.to_owned() });
     }
 
     fn give_up(&self) {

@@ -12,7 +12,7 @@ use crate::transport::Waker;
 use crate::units::Rank;
 
 /// Called again and again by a leader that waits for others.
-pub(super) type Meanwhile = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
+pub(super) type WaitHook = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// One exchange of a call.
 pub(super) struct Exchange<'a> {
@@ -24,7 +24,7 @@ pub(super) struct Exchange<'a> {
     pub(super) timeout: Duration,
     /// For a leader that ranks of its machine wait for: called again and again; an error ends the
     /// exchange.
-    pub(super) meanwhile: Option<&'a Meanwhile>,
+    pub(super) wait_hook: Option<&'a WaitHook>,
 }
 
 /// A message to another leader, and the one expected from it.

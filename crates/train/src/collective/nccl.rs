@@ -46,23 +46,23 @@ struct Communicator(sys::ncclComm_t);
 unsafe impl Send for Communicator {}
 
 /// A call of NCCL.
-struct Call {
+struct NcclCall {
     from: u64,
     to: u64,
     /// Numbers.
     n: usize,
     kind: sys::ncclDataType_t,
-    what: What,
+    operation: Operation,
 }
 
 /// Operation of a call.
-enum What {
+enum Operation {
     Sum,
     SumAt(Rank),
     CopyFrom(Rank),
 }
 
-impl Call {
+impl NcclCall {
     fn enqueue(
         &self,
         Communicator(handle): &Communicator,
@@ -79,12 +79,12 @@ impl Call {
         // which stay there until later work has waited for the stream, or `record` has enqueued
         // their way back; the stream is of the same context.
         let enqueued = unsafe {
-            match self.what {
-                What::Sum => api::all_reduce(from, to, n, kind, sum, handle, stream),
-                What::SumAt(Rank(root)) => {
+            match self.operation {
+                Operation::Sum => api::all_reduce(from, to, n, kind, sum, handle, stream),
+                Operation::SumAt(Rank(root)) => {
                     api::reduce(from, to, n, kind, sum, root as i32, handle, stream)
                 }
-                What::CopyFrom(Rank(root)) => {
+                Operation::CopyFrom(Rank(root)) => {
                     api::broadcast(from, to, n, kind, root as i32, handle, stream)
                 }
             }
@@ -145,7 +145,7 @@ impl Nccl {
 
     /// The calls that make an exchange. Where gradients go as half precision, these are of copies,
     /// and [`Nccl::expand_halves`] copies what they give back.
-    fn calls(&self, exchange: DeviceExchange<'_>) -> candle_core::Result<Vec<Call>> {
+    fn calls(&self, exchange: DeviceExchange<'_>) -> candle_core::Result<Vec<NcclCall>> {
         match exchange {
             DeviceExchange::AllReduce(values) => {
                 let (sent, kind) = self.compressed(values)?;
@@ -153,7 +153,13 @@ impl Nccl {
                     self.halves().push((values.clone(), half.clone()));
                 }
                 let at = pointer(sent.as_ref().unwrap_or(values))?;
-                Ok(vec![Call { from: at, to: at, n: values.elem_count(), kind, what: What::Sum }])
+                Ok(vec![NcclCall {
+                    from: at,
+                    to: at,
+                    n: values.elem_count(),
+                    kind,
+                    operation: Operation::Sum,
+                }])
             }
             DeviceExchange::ReduceScatter { values, parts, mine } => {
                 self.sums_of_parts(values, parts, mine)
@@ -162,8 +168,8 @@ impl Nccl {
                 let call = |(owner, values): &(Rank, Tensor)| {
                     let at = pointer(values)?;
                     let kind = sys::ncclDataType_t::ncclFloat32;
-                    let what = What::CopyFrom(*owner);
-                    Ok(Call { from: at, to: at, n: values.elem_count(), kind, what })
+                    let operation = Operation::CopyFrom(*owner);
+                    Ok(NcclCall { from: at, to: at, n: values.elem_count(), kind, operation })
                 };
                 values.iter().map(call).collect()
             }
@@ -177,7 +183,7 @@ impl Nccl {
         values: &Tensor,
         parts: &[Range<usize>],
         mine: &Tensor,
-    ) -> candle_core::Result<Vec<Call>> {
+    ) -> candle_core::Result<Vec<NcclCall>> {
         let (half, kind) = self.compressed(values)?;
         let sent = half.as_ref().unwrap_or(values);
         let mut to_mine = pointer(mine)?;
@@ -192,7 +198,7 @@ impl Nccl {
         let call = |(owner, part): (Rank, &Range<usize>)| {
             let from = begin + (part.start * size) as u64;
             let to = if owner == self.rank { to_mine } else { from };
-            Call { from, to, n: part.len(), kind, what: What::SumAt(owner) }
+            NcclCall { from, to, n: part.len(), kind, operation: Operation::SumAt(owner) }
         };
         let parts = (0..).map(Rank).zip(parts).filter(|(_, part)| !part.is_empty());
         Ok(parts.map(call).collect())

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::collective::Missing;
 use crate::collective::call::lengths_tag;
 #[cfg(any(feature = "cuda", test))]
-use crate::collective::device_group::Late;
+use crate::collective::device_group::LateRanks;
 use crate::collective::gradient_buffer::Memory;
 use crate::collective::reduce::share;
 use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
@@ -131,7 +131,7 @@ impl Shm {
 
     /// Ends the group for the reason that another machine gave.
     pub(super) fn end_for(&self, error: &Error) {
-        let (by, reason) = error.told_by(self.named());
+        let (by, reason) = error.abort_reason(self.named());
         shm_barrier::end(&self.mapping, by, &reason);
     }
 
@@ -227,12 +227,12 @@ impl crate::collective::device_group::Control for Shm {
         shm_barrier::begin_wait(&self.mapping, self.rank);
     }
 
-    fn late(&self) -> Option<Late> {
+    fn late(&self) -> Option<LateRanks> {
         let waits = |rank| shm_barrier::waits(&self.mapping, rank);
         let mine = waits(self.rank);
         let behind = (0..self.world.get()).map(Rank).filter(|rank| waits(*rank) < mine);
         let named = |rank: Rank| Missing { rank: Rank(self.first.0 + rank.0), begun: waits(rank) };
-        Some(Late { wait: mine, missing: behind.map(named).collect() })
+        Some(LateRanks { wait: mine, missing: behind.map(named).collect() })
     }
 }
 

@@ -434,8 +434,8 @@ mod tests {
         })
     }
 
-    /// Calls before 2^32, and arrivals at which the count of one, two or three ranks wraps, or a rank's
-    /// own does.
+    /// Calls before 2^32, and arrivals at which the count of one, two or three ranks wraps, or a
+    /// rank's own does.
     const ENDS: [(u64, u32); 5] = [
         ((1 << 32) - 5, u32::MAX - 4),
         ((1 << 32) - 5, COUNT - 4),

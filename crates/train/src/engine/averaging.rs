@@ -80,7 +80,7 @@ impl Engine {
         let taken = self.reducer.take_over(&optimizer_state);
         (self.optimizer_state, self.home) = (optimizer_state, Some(step));
         self.release_optimizer_state();
-        taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
+        taken.map_err(Error::tensor("taking over", step))
     }
 
     /// Moves the slow weights of lookahead after a step where that is due, and sets the weights to
@@ -93,7 +93,7 @@ impl Engine {
         };
         self.bring_home()?;
         let met = self.meet_averages(share(&plan, step, last) as f32);
-        met.map_err(|source| Error::Tensor { phase: "lookahead", step, source })
+        met.map_err(Error::tensor("lookahead", step))
     }
 
     fn meet_averages(&mut self, share: f32) -> Result<()> {
@@ -108,8 +108,9 @@ impl Engine {
     }
 }
 
-/// Returns the fraction of the way that the slow weights move to the fast ones after `step` steps of
-/// `last`: `alpha`, or, with a `power`, from all of it in the beginning down to `alpha` in the end.
+/// Returns the fraction of the way that the slow weights move to the fast ones after `step` steps
+/// of `last`: `alpha`, or, with a `power`, from all of it in the beginning down to `alpha` in the
+/// end.
 fn share(plan: &LookaheadPlan, step: u64, last: u64) -> f64 {
     let done = (step as f64 / last.max(1) as f64).min(1.0);
     1.0 - (1.0 - plan.alpha) * plan.power.map_or(1.0, |power| done.powf(power))

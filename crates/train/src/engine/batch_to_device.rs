@@ -38,9 +38,10 @@ impl Engine {
             // As candle wraps the driver's.
             bail!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
         }
-        let [inputs, targets] = self.moves().of(batch);
-        let to =
-            |moves, tensor: &Tensor| if moves { self.moved(tensor) } else { Ok(tensor.clone()) };
+        let [inputs, targets] = self.device_tensors().of(batch);
+        let to = |moves, tensor: &Tensor| {
+            if moves { self.to_model_device(tensor) } else { Ok(tensor.clone()) }
+        };
         Ok(DeviceBatch {
             inputs: to(inputs, &batch.inputs)?,
             targets: to(targets, &batch.targets)?,
@@ -49,10 +50,10 @@ impl Engine {
 
     /// Inputs without targets, where the model reads them.
     pub(super) fn inputs_on_device(&self, inputs: &Tensor) -> Result<Tensor> {
-        if self.moves().inputs { self.moved(inputs) } else { Ok(inputs.clone()) }
+        if self.device_tensors().inputs { self.to_model_device(inputs) } else { Ok(inputs.clone()) }
     }
 
-    fn moves(&self) -> DeviceTensors {
+    fn device_tensors(&self) -> DeviceTensors {
         let is_text = self.plan.data.source.modality == Modality::Text;
         DeviceTensors { inputs: !is_text }
     }
@@ -61,10 +62,10 @@ impl Engine {
     /// CPU.
     #[cfg(feature = "cuda")]
     pub fn destination(&self) -> Option<(cuda::Gpu, DeviceTensors)> {
-        Some((cuda::Gpu::of_device(&self.device).ok()?, self.moves()))
+        Some((cuda::Gpu::of_device(&self.device).ok()?, self.device_tensors()))
     }
 
-    fn moved(&self, tensor: &Tensor) -> Result<Tensor> {
+    fn to_model_device(&self, tensor: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if self.device.is_cuda() && tensor.device().is_cpu() {
             return cuda::to_gpu(&cuda::Gpu::of_device(&self.device)?, tensor);

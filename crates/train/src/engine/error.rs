@@ -159,6 +159,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns what makes an error of a failed tensor operation in `phase` of `step`.
+    pub(super) fn tensor(
+        phase: &'static str,
+        step: u64,
+    ) -> impl Fn(candle_core::Error) -> Self + Copy {
+        move |source| Self::Tensor { phase, step, source }
+    }
+}
+
 impl UserError for Error {
     fn exit_code(&self) -> ExitCode {
         match self {

@@ -35,7 +35,7 @@ pub enum Split {
 
 /// The scope of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answers {
+enum EvaluationScope {
     LossOnly,
     /// The metrics, too.
     All,
@@ -48,7 +48,7 @@ pub struct Evaluation {
     pub metrics: BTreeMap<String, f64>,
     /// Accumulated state of the metrics; several metrics may share one: see
     /// [`Engine::metric_state`].
-    pub(crate) kept: Vec<MetricState>,
+    pub(crate) states: Vec<MetricState>,
     /// The samples of this rank that the model is most wrong about, the worst first, if they were
     /// asked for.
     pub worst: Vec<Worst>,
@@ -62,7 +62,7 @@ pub struct Evaluation {
 
 /// A rank's message to the others when its chunks are evaluated, or will not be.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct RankResults {
     passes: Vec<PassReport>,
     stop_request: Option<Stop>,
     /// True if chunks are missing, because of that request.
@@ -132,7 +132,7 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> Option<Stop>,
+        stop_requested: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
         let step = self.state.step;
@@ -141,9 +141,9 @@ impl Engine {
             if engine.plan.average().is_some_and(|average| average.of_buffers) {
                 engine.broadcast_buffers()?;
             }
-            engine.evaluate_parameters(split, chunks, next, wishes)
+            engine.evaluate_parameters(split, chunks, next, stop_requested)
         })
-        .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
+        .map_err(Error::tensor("evaluation", step))?
     }
 
     /// Evaluates the parameters themselves where averages replace them otherwise: `val/loss`
@@ -153,10 +153,10 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> Option<Stop>,
+        stop_requested: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
-        let mut found = self.evaluate_parameters(split, chunks, next, wishes)?;
+        let mut found = self.evaluate_parameters(split, chunks, next, stop_requested)?;
         let renamed = |(name, value): (String, f64)| (name.replacen('/', "_weights/", 1), value);
         found.metrics = found.metrics.into_iter().map(renamed).collect();
         Ok(found)
@@ -173,16 +173,16 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> Option<Stop>,
+        stop_requested: &dyn Fn() -> Option<Stop>,
     ) -> Result<Evaluation, Error> {
-        let answers = self.answers(split);
+        let scope = self.scope(split);
         let mut passes = Vec::with_capacity(chunks.len());
-        let mut kept = Vec::new();
+        let mut states = Vec::new();
         let mut worst = Vec::new();
         let mut is_broken_off = false;
         for chunk in chunks {
             // Every rank hears of it by itself. One that does not waits for the others at the end.
-            is_broken_off = wishes().is_some_and(Stop::is_urgent);
+            is_broken_off = stop_requested().is_some_and(Stop::is_urgent);
             if is_broken_off {
                 break;
             }
@@ -192,13 +192,13 @@ impl Engine {
             (self.observer)(self.state.step, Phase::Evaluating);
             // Under `on_bad_sample = "skip"` unreadable samples are left out.
             if !batch.samples.is_empty() {
-                let found = self.evaluate_batch(chunk.index, &batch, answers)?;
+                let found = self.evaluate_batch(chunk.index, &batch, scope)?;
                 passes.push(found.report);
-                kept.push((chunk.index, found.kept));
+                states.push((chunk.index, found.states));
                 add_worst(&mut worst, found.worst, self.most_worst);
             }
         }
-        let mine = Part { passes, stop_request: wishes(), is_broken_off };
+        let mine = RankResults { passes, stop_request: stop_requested(), is_broken_off };
         let all = exchange(self.collective.as_ref(), &mine)?;
         let stop_request = all.iter().filter_map(|part| part.stop_request).max();
         if let Some(stop) = stop_request
@@ -207,11 +207,11 @@ impl Engine {
             return Err(Error::BrokenOff(stop));
         }
         let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
-        let kept = gather(self.collective.as_ref(), &kept)?;
+        let states = gather(self.collective.as_ref(), &states)?;
         let unreadable = self.audit(split, &totals)?;
-        let metrics = self.values(split, totals.loss, &kept);
+        let metrics = self.values(split, totals.loss, &states);
         let samples = totals.samples;
-        Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
+        Ok(Evaluation { metrics, states, worst, samples, unreadable, stop_request })
     }
 
     /// Returns the model's answers to `inputs` in the CPU's memory, by the averaged parameters
@@ -219,57 +219,59 @@ impl Engine {
     pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
         // A simulation asks thousands of times.
         (self.observer)(self.state.step, Phase::Evaluating);
-        let pass = ForwardContext {
-            convolutions: self.plan.convolutions,
-            ..ForwardContext::eval(self.plan.precision)
-        };
+        let pass = self.context();
         let inputs = self.inputs_on_device(inputs)?;
         self.averaged(|engine| asked(&*engine.model, &inputs, draws, &pass))?
     }
 
+    /// Returns the context for the layers in an evaluation.
+    fn context(&self) -> ForwardContext {
+        let convolutions = self.plan.convolutions;
+        ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) }
+    }
+
     /// Returns the scope of an evaluation: mostly the loss alone where an answer takes many passes.
-    fn answers(&self, split: Split) -> Answers {
+    fn scope(&self, split: Split) -> EvaluationScope {
         let state = &self.state;
         let is_due = split == Split::Test
             || state.evaluations.is_multiple_of(self.plan.sample_every.max(1))
             || state.step >= self.plan.length.total_steps;
-        if self.model.samples() && !is_due { Answers::LossOnly } else { Answers::All }
+        if self.model.samples() && !is_due {
+            EvaluationScope::LossOnly
+        } else {
+            EvaluationScope::All
+        }
     }
 
     fn evaluate_batch(
         &self,
         index: usize,
         batch: &Batch,
-        answers: Answers,
-    ) -> Result<Found, Error> {
-        let convolutions = self.plan.convolutions;
-        let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
+        scope: EvaluationScope,
+    ) -> Result<BatchResults, Error> {
+        let pass = self.context();
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
-        let (loss, weight, kept, worst) = self
+        let (loss, weight, states, worst) = self
             .batch_on_device(batch)
             .and_then(|DeviceBatch { inputs, targets }| {
                 let compared = self.compared(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
-                let kept = match answers {
-                    Answers::LossOnly => Vec::new(),
-                    Answers::All => match self.answer_to(&inputs, &draws, &pass)? {
+                let states = match scope {
+                    EvaluationScope::LossOnly => Vec::new(),
+                    EvaluationScope::All => match self.answer_to(&inputs, &draws, &pass)? {
                         Some(answer) => metric::measure(&self.metrics, &answer, &targets)?,
                         None => metric::measure(&self.metrics, outputs, wanted)?,
                     },
                 };
                 let weight = counted_samples(wanted, n)?;
                 let worst = self.loss_of_each(&batch.samples, &compared)?;
-                Ok((f64::from(scalar(&loss)?), weight, kept, worst))
+                Ok((f64::from(scalar(&loss)?), weight, states, worst))
             })
-            .map_err(|source| Error::Tensor {
-                phase: "evaluation",
-                step: self.state.step,
-                source,
-            })?;
-        let report = PassReport::new(index, n as u64, loss, [0, 0]).weighing(weight);
-        Ok(Found { report, kept, worst })
+            .map_err(Error::tensor("evaluation", self.state.step))?;
+        let report = PassReport::new(index, n as u64, loss, [0, 0]).with_weight(weight);
+        Ok(BatchResults { report, states, worst })
     }
 
     /// Returns outputs and targets to compare; with test-time augmentation the outputs are the mean
@@ -344,7 +346,7 @@ impl Engine {
 
     /// The state that the metrics which keep `keeps` have accumulated in an evaluation.
     pub fn metric_state<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a MetricState> {
-        metric::state_of(&self.metrics, &found.kept, keeps)
+        metric::state_of(&self.metrics, &found.states, keeps)
     }
 
     /// The audit that makes "exactly once" more than an intention. Returns how many samples were
@@ -389,10 +391,10 @@ impl Engine {
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 
-    fn values(&self, split: Split, loss: f64, kept: &[MetricState]) -> BTreeMap<String, f64> {
+    fn values(&self, split: Split, loss: f64, states: &[MetricState]) -> BTreeMap<String, f64> {
         let columns = &self.plan.data.target_columns;
         let scales: Vec<f64> = columns.iter().map(|column| column.scale).collect();
-        let measured = metric::values(&self.metrics, kept, &scales);
+        let measured = metric::values(&self.metrics, states, &scales);
         let metrics = std::iter::once(("loss", loss)).chain(measured);
         let name = split.name();
         metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
@@ -401,15 +403,14 @@ impl Engine {
     /// Runs `work` with the weights that are evaluated: the averages, where they are complete.
     pub fn with_evaluated<T>(&mut self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let step = self.state.step;
-        let result = self.averaged(|engine| work(engine));
-        result.map_err(|source| Error::Tensor { phase: "prediction", step, source })
+        self.averaged(|engine| work(engine)).map_err(Error::tensor("prediction", step))
     }
 
     /// The answer to each sample of `batch`, its numbers one after the other, with the weights at
     /// hand; as evaluations compare it.
     pub fn answers_to(&self, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
-        self.told(|| {
-            let answers = self.asked(batch)?;
+        self.predicting(|| {
+            let answers = self.predict(batch)?;
             let answers = answers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
             answers.flatten_from(1)?.to_vec2()
         })
@@ -417,8 +418,8 @@ impl Engine {
 
     /// The mean loss of each sample of `batch`, a text, and how many tokens it is the mean of.
     pub fn token_losses(&self, batch: &Batch) -> Result<Vec<(f64, u64)>, Error> {
-        self.told(|| {
-            let outputs = self.asked(batch)?;
+        self.predicting(|| {
+            let outputs = self.predict(batch)?;
             let one = |at| {
                 let output = outputs.narrow(0, at, 1)?;
                 let target = batch.targets.narrow(0, at, 1)?;
@@ -432,19 +433,15 @@ impl Engine {
         })
     }
 
-    fn asked(&self, batch: &Batch) -> candle_core::Result<Tensor> {
-        let pass = ForwardContext {
-            convolutions: self.plan.convolutions,
-            ..ForwardContext::eval(self.plan.precision)
-        };
+    fn predict(&self, batch: &Batch) -> candle_core::Result<Tensor> {
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let DeviceBatch { inputs, .. } = self.batch_on_device(batch)?;
-        asked(&*self.model, &inputs, &draws, &pass)
+        asked(&*self.model, &inputs, &draws, &self.context())
     }
 
-    fn told<T>(&self, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, Error> {
+    fn predicting<T>(&self, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, Error> {
         let step = self.state.step;
-        work().map_err(|source| Error::Tensor { phase: "prediction", step, source })
+        work().map_err(Error::tensor("prediction", step))
     }
 }
 
@@ -497,9 +494,9 @@ fn weighed(outputs: Tensor, weight: f64) -> candle_core::Result<Tensor> {
 }
 
 /// Results of one batch of an evaluation.
-struct Found {
+struct BatchResults {
     report: PassReport,
-    kept: Vec<MetricState>,
+    states: Vec<MetricState>,
     /// Each of its samples, if the worst ones are asked for.
     worst: Vec<Worst>,
 }
@@ -518,10 +515,10 @@ fn gather(
     mine: &[(usize, Vec<MetricState>)],
 ) -> Result<Vec<MetricState>, Error> {
     let mut words = Vec::new();
-    for (index, kept) in mine {
-        words.extend([*index as u64, kept.len() as u64]);
-        for kept in kept {
-            kept.write(&mut words);
+    for (index, states) in mine {
+        words.extend([*index as u64, states.len() as u64]);
+        for states in states {
+            states.write(&mut words);
         }
     }
     let all = collective.all_gather(bytemuck::cast_slice(&words))?;
@@ -531,16 +528,16 @@ fn gather(
         let mut rest = &words[..];
         while let Some((&[index, n], after)) = rest.split_first_chunk::<2>() {
             rest = after;
-            let kept: Vec<MetricState> =
+            let states: Vec<MetricState> =
                 (0..n).map_while(|_| MetricState::read(&mut rest)).collect();
-            chunks.push((index, kept));
+            chunks.push((index, states));
         }
     }
     chunks.sort_by_key(|(index, _)| *index);
-    let mut chunks = chunks.into_iter().map(|(_, kept)| kept);
+    let mut chunks = chunks.into_iter().map(|(_, states)| states);
     let mut total = chunks.next().unwrap_or_default();
     for chunk in chunks {
-        total.iter_mut().zip(chunk).for_each(|(total, kept)| total.add(kept));
+        total.iter_mut().zip(chunk).for_each(|(total, states)| total.add(states));
     }
     Ok(total)
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::engine::pass::{Measured, Passes, correct};
+use crate::engine::pass::{PassLoss, Passes, correct};
 use crate::engine::step::Step;
 use crate::engine::vote::{PassReport, Totals};
 use crate::engine::{Engine, Error};
@@ -23,13 +23,13 @@ impl Passes<'_> {
         targets: &Tensor,
         weight: f64,
         found: &Found,
-    ) -> Result<Measured> {
+    ) -> Result<PassLoss> {
         let has_labels = self.plan.loss.has_classes() && !targets.dtype().is_float();
         let asked = if has_labels { counted(targets)? as u64 } else { 0 };
         let value = f64::NAN;
         let mut correct_of = [0, asked];
         if let Some(loss) = self.loss.scored(outputs, targets, weight, found)? {
-            return Ok(Measured { loss, value, correct: correct_of });
+            return Ok(PassLoss { loss, value, correct: correct_of });
         }
         let loss = self.loss.mean(outputs, targets)?;
         if has_labels {
@@ -38,7 +38,7 @@ impl Passes<'_> {
             correct_of = correct(&self.plan.loss, outputs, targets)?;
         }
         found.note(&loss.detach(), (!has_labels).then_some(correct_of[0]), weight)?;
-        Ok(Measured { loss, value, correct: correct_of })
+        Ok(PassLoss { loss, value, correct: correct_of })
     }
 }
 
@@ -82,7 +82,7 @@ impl Engine {
             most_loss: plan.divergence_threshold.unwrap_or(f64::INFINITY),
         };
         let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
-        let failed = |source| Error::Tensor { phase: "optimizer", step: step.number, source };
+        let failed = Error::tensor("optimizer", step.number);
         if !self.reducer.decide(conditions, passes.len()).map_err(failed)? {
             return Ok(false);
         }
@@ -102,10 +102,11 @@ impl Engine {
         step: &Step,
         passes: &mut [PassReport],
     ) -> std::result::Result<(), Error> {
-        let heard = self.timed(|time| &mut time.backward, |engine| engine.reducer.hear());
-        let failed = |source| Error::Tensor { phase: "backward", step: step.number, source };
-        for (pass, found) in passes.iter_mut().zip(heard.map_err(failed)?) {
-            pass.hear(found);
+        let results =
+            self.timed(|time| &mut time.backward, |engine| engine.reducer.read_device_results());
+        let failed = Error::tensor("backward", step.number);
+        for (pass, found) in passes.iter_mut().zip(results.map_err(failed)?) {
+            pass.set_results(found);
         }
         Ok(())
     }

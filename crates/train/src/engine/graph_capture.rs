@@ -156,7 +156,7 @@ mod tests {
     /// weight -= lr gradient, with what a pass of a real engine has: a batch and a rate that move,
     /// a running statistic.
     #[derive(Default)]
-    struct Made {
+    struct FakeEngine {
         step: u32,
         weight: f32,
         statistic: f32,
@@ -178,7 +178,7 @@ mod tests {
         Found,
     }
 
-    impl Made {
+    impl FakeEngine {
         fn rate(step: u32) -> f32 {
             0.1 / (1 + step) as f32
         }
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    impl Recorder for Made {
+    impl Recorder for FakeEngine {
         type Recording = u32;
         type State = (f32, f32, f32);
         type Error = String;
@@ -229,13 +229,13 @@ mod tests {
     }
 
     /// Ten passes: what each found, and all the news.
-    fn train(made: &mut Made) -> (Vec<f32>, Vec<CaptureEvent>) {
+    fn train(engine: &mut FakeEngine) -> (Vec<f32>, Vec<CaptureEvent>) {
         let mut capture = Capture::new();
         let mut found = (Vec::new(), Vec::new());
         for step in 0..10 {
-            made.step = step;
-            let news = capture.pass(made).unwrap();
-            found.0.push(made.found);
+            engine.step = step;
+            let news = capture.pass(engine).unwrap();
+            found.0.push(engine.found);
             found.1.extend((news != CaptureEvent::None).then_some(news));
         }
         found
@@ -243,48 +243,48 @@ mod tests {
 
     /// Results, weight and statistic of ten passes without any recording.
     fn expected() -> (Vec<f32>, f32, f32) {
-        let mut made = Made::default();
+        let mut engine = FakeEngine::default();
         let reports = (0..10)
             .map(|step| {
-                made.step = step;
-                made.run().unwrap();
-                made.found
+                engine.step = step;
+                engine.run().unwrap();
+                engine.found
             })
             .collect();
-        (reports, made.weight, made.statistic)
+        (reports, engine.weight, engine.statistic)
     }
 
     #[test]
     fn a_recording_that_does_what_the_pass_does_takes_its_place() {
-        let mut made = Made::default();
-        let (reports, news) = train(&mut made);
-        assert_eq!((reports, made.weight, made.statistic), expected());
+        let mut engine = FakeEngine::default();
+        let (reports, news) = train(&mut engine);
+        assert_eq!((reports, engine.weight, engine.statistic), expected());
         assert_eq!(news, [CaptureEvent::Proved]);
-        assert_eq!((made.runs, made.replays), (WARM_UP + PROOFS, 10 - WARM_UP));
+        assert_eq!((engine.runs, engine.replays), (WARM_UP + PROOFS, 10 - WARM_UP));
     }
 
     #[test]
     fn whatever_was_recorded_with_the_launches_is_found_out_and_the_run_is_not_changed_by_it() {
         for bakes in [Baked::Rate, Baked::Batch, Baked::Statistic, Baked::Found] {
-            let mut made = Made { bakes: Some(bakes), ..Made::default() };
-            let (reports, news) = train(&mut made);
-            assert_eq!((reports, made.weight, made.statistic), expected());
+            let mut engine = FakeEngine { bakes: Some(bakes), ..FakeEngine::default() };
+            let (reports, news) = train(&mut engine);
+            assert_eq!((reports, engine.weight, engine.statistic), expected());
             let [CaptureEvent::GivenUp(why)] = &news[..] else { panic!("{news:?}") };
             assert_eq!(why, "replay produced different values");
             // The first comparison is that of the recorded step itself, which cannot show it.
-            assert_eq!(made.replays, PROOFS);
+            assert_eq!(engine.replays, PROOFS);
         }
     }
 
     #[test]
     fn a_pass_that_cannot_be_recorded_or_replayed_is_run() {
-        let mut refusing = Made { refuses: true, ..Made::default() };
+        let mut refusing = FakeEngine { refuses: true, ..FakeEngine::default() };
         let (reports, news) = train(&mut refusing);
         assert_eq!(reports, expected().0);
         let told = "it cannot be recorded: no host may be read".to_owned();
         assert_eq!(news, [CaptureEvent::GivenUp(told)]);
 
-        let mut breaking = Made { breaks: Some(1), ..Made::default() };
+        let mut breaking = FakeEngine { breaks: Some(1), ..FakeEngine::default() };
         let (reports, news) = train(&mut breaking);
         assert_eq!((reports, breaking.weight, breaking.statistic), expected());
         assert_eq!(news, [CaptureEvent::GivenUp("replay failed: the device is lost".to_owned())]);
@@ -299,11 +299,11 @@ mod tests {
 
     #[test]
     fn a_proved_replay_that_fails_is_an_error() {
-        let mut made = Made { breaks: Some(PROOFS + 1), ..Made::default() };
+        let mut engine = FakeEngine { breaks: Some(PROOFS + 1), ..FakeEngine::default() };
         let mut capture = Capture::new();
         let last = (0..10).map(|step| {
-            made.step = step;
-            capture.pass(&mut made)
+            engine.step = step;
+            capture.pass(&mut engine)
         });
         assert_eq!(last.filter_map(Result::err).collect::<Vec<_>>(), ["the device is lost"]);
     }

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::error::Error;
 use crate::engine::graph_capture::{Capture, CaptureEvent, Recorder};
-use crate::engine::pass::{Measured, Passes};
+use crate::engine::pass::{PassLoss, Passes};
 use crate::engine::reducer::Marks;
 use crate::engine::step::Step;
 use crate::engine::vote::PassReport;
@@ -30,11 +30,11 @@ pub(super) struct GraphPass {
     must: bool,
     /// One for each [`Kind`](crate::engine::graph_capture::Kind) of pass.
     captures: [Capture<Recording>; 2],
-    fixed: Option<Fixed>,
+    fixed: Option<GraphBuffers>,
 }
 
 /// Memory that stays where it is.
-struct Fixed {
+struct GraphBuffers {
     inputs: Tensor,
     /// Labels, u32, or what the outputs should be, f32.
     targets: Tensor,
@@ -51,10 +51,10 @@ struct Recording {
 }
 
 /// A pass at hand.
-struct AtHand<'a> {
+struct CurrentPass<'a> {
     engine: &'a Engine,
     gpu: &'a Gpu,
-    fixed: &'a Fixed,
+    fixed: &'a GraphBuffers,
     passes: Passes<'a>,
     context: ForwardContext,
     draws: Vec<Key>,
@@ -111,7 +111,7 @@ impl GraphPass {
         let DeviceBatch { inputs, targets } = engine.batch_on_device(batch)?;
         let fixed = match &mut self.fixed {
             Some(fixed) => fixed,
-            none => none.insert(Fixed::new(&self.gpu, &inputs, &targets)?),
+            none => none.insert(GraphBuffers::new(&self.gpu, &inputs, &targets)?),
         };
         if fixed.inputs.shape() != inputs.shape() || fixed.targets.shape() != targets.shape() {
             return Ok(None);
@@ -121,8 +121,8 @@ impl GraphPass {
         let fixed = &*fixed;
         let draws = passes.draws(batch);
         let weight = batch.samples.len() as f64;
-        let mut at_hand = AtHand { engine, gpu, fixed, passes, context, draws, weight };
-        let news = self.captures[capture].pass(&mut at_hand)?;
+        let mut current = CurrentPass { engine, gpu, fixed, passes, context, draws, weight };
+        let news = self.captures[capture].pass(&mut current)?;
         if let Some(found) = engine.reducer.next_pass() {
             found?.take(gpu, &fixed.found)?;
         }
@@ -134,7 +134,7 @@ impl GraphPass {
     }
 }
 
-impl Fixed {
+impl GraphBuffers {
     fn new(gpu: &Gpu, inputs: &Tensor, targets: &Tensor) -> Result<Self> {
         let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), &gpu.device());
         Ok(Self { inputs: room(inputs)?, targets: room(targets)?, found: Found::new(gpu)? })
@@ -147,7 +147,7 @@ impl Fixed {
     }
 }
 
-impl AtHand<'_> {
+impl CurrentPass<'_> {
     /// Gives the GPU the pass; nothing waits for it.
     fn enqueue(&self) -> Result<()> {
         let engine = self.engine;
@@ -158,7 +158,7 @@ impl AtHand<'_> {
         let compared = engine.model.compare(inputs, targets, &self.draws, &self.context);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
             let found = &self.fixed.found;
-            let Measured { loss, .. } =
+            let PassLoss { loss, .. } =
                 self.passes.noted(&outputs, &targets, self.weight, found)?;
             // A full batch of samples that all count weighs 1, and only fp16, which is not
             // recorded, scales the loss.
@@ -192,7 +192,7 @@ impl AtHand<'_> {
     }
 }
 
-impl Recorder for AtHand<'_> {
+impl Recorder for CurrentPass<'_> {
     type Recording = Recording;
     type State = State;
     type Error = candle_core::Error;
@@ -259,14 +259,14 @@ impl Engine {
         let passed = self.timed(
             |time| &mut time.forward,
             |engine| {
-                let passes = engine.passes(step);
+                let passes = engine.passes(step.number, step.loss_scale);
                 graph.pass(engine, passes, passes.context(micro_batch, None), batch)
             },
         );
         let must = graph.must;
         self.graph = Some(graph);
         let phase = "forward and backward";
-        let failed = |source| Error::Tensor { phase, step: step.number, source };
+        let failed = Error::tensor(phase, step.number);
         let Some(news) = passed.map_err(failed)? else { return Ok(None) };
         if let CaptureEvent::GivenUp(why) = news {
             let what = format!("CUDA graph disabled: {why}");

@@ -61,7 +61,7 @@ use crate::ops::GradientSink;
 use crate::optim::{Optimizer, ParameterState, Rates, Schedule, Scheduler};
 use crate::plan::Plan;
 use ownership::Ownership;
-use rank_consistency::Compared;
+use rank_consistency::LastCompared;
 use rank_stats::{RankReport, StatsClock};
 use reducer::Reducer;
 use straggler::Stragglers;
@@ -92,7 +92,7 @@ pub struct Engine {
     trained: Vec<bool>,
     time: TimeShares,
     observer: Observer,
-    compared: Compared,
+    compared: LastCompared,
     /// The step after which the optimizer's state was copied to the CPU's memory.
     home: Option<u64>,
     /// Rank 0's, in a group.
@@ -188,7 +188,7 @@ impl Engine {
         let step = self.state.step;
         if self.home != Some(step) {
             let home = self.reducer.bring_home(&mut self.optimizer_state);
-            home.map_err(|source| Error::Tensor { phase: "saving", step, source })?;
+            home.map_err(Error::tensor("saving", step))?;
             self.home = Some(step);
         }
         Ok(())

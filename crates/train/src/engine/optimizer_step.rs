@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 
-use crate::engine::step::{Reduced, Step};
+use crate::engine::step::{ReducedStep, Step};
 use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
 use crate::event::Phase;
@@ -30,7 +30,7 @@ pub(super) struct MeanGradient {
 impl Engine {
     /// The reduced gradients are sums over passes, times the loss scale. What makes means over
     /// samples of them is applied by [`Engine::update`], in the same pass over memory.
-    pub(super) fn unscale(&self, step: &Step, reduced: &Reduced) -> MeanGradient {
+    pub(super) fn unscale(&self, step: &Step, reduced: &ReducedStep) -> MeanGradient {
         let factor = self.mean_factor(step, reduced.totals.weight);
         MeanGradient { factor, norm: GradientNorm::new(self.reducer.squares(), f64::from(factor)) }
     }
@@ -47,7 +47,7 @@ impl Engine {
     pub(super) fn check(
         &mut self,
         step: &Step,
-        reduced: &Reduced,
+        reduced: &ReducedStep,
         gradient: &MeanGradient,
     ) -> Result<bool, Error> {
         self.check_unused(step.number, &reduced.votes)?;
@@ -71,7 +71,7 @@ impl Engine {
     fn check_finite(
         &mut self,
         step: u64,
-        Reduced { votes, totals }: &Reduced,
+        ReducedStep { votes, totals }: &ReducedStep,
         gradient: &MeanGradient,
     ) -> Result<bool, Error> {
         let finite = totals.loss.is_finite() && gradient.norm.is_finite();
@@ -126,7 +126,7 @@ impl Engine {
     pub(super) fn update(
         &mut self,
         step: &Step,
-        reduced: &Reduced,
+        reduced: &ReducedStep,
         preparation: Preparation,
     ) -> Result<(), Error> {
         (self.observer)(step.number, Phase::Optimizer);
@@ -138,11 +138,7 @@ impl Engine {
                 engine.optimizer_step(step.rates, remaining, &unused)
             },
         )
-        .map_err(|source| Error::Tensor {
-            phase: "optimizer",
-            step: step.number,
-            source,
-        })?;
+        .map_err(Error::tensor("optimizer", step.number))?;
         self.count_update(&reduced.votes);
         self.timed(
             |time| &mut time.communication,
@@ -274,6 +270,6 @@ impl Engine {
             self.graph = crate::engine::graph_pass::GraphPass::new(&self.plan, &self.device);
         }
         let step = self.state.step;
-        chosen.map_err(|source| Error::Tensor { phase: "unfreezing", step, source })
+        chosen.map_err(Error::tensor("unfreezing", step))
     }
 }

@@ -29,13 +29,13 @@ pub(super) struct Passes<'a> {
 
 /// A batch as the model sees it, and where a GPU notes what it finds; without that place the CPU
 /// waits for it.
-pub(super) struct Placed<'a> {
+pub(super) struct PassInput<'a> {
     pub(super) batch: &'a DeviceBatch,
     #[cfg(feature = "cuda")]
     pub(super) found: Option<crate::ops::cuda::Found>,
 }
 
-impl<'a> From<&'a DeviceBatch> for Placed<'a> {
+impl<'a> From<&'a DeviceBatch> for PassInput<'a> {
     fn from(batch: &'a DeviceBatch) -> Self {
         Self {
             batch,
@@ -46,7 +46,7 @@ impl<'a> From<&'a DeviceBatch> for Placed<'a> {
 }
 
 /// Results of a forward pass.
-pub(super) struct Found {
+pub(super) struct ForwardResult {
     /// The mean loss times the pass's share of the step and the loss scale: what backward starts
     /// from.
     scaled: Tensor,
@@ -55,7 +55,7 @@ pub(super) struct Found {
 
 /// The loss of a pass, its value, and the answers that are right and that were asked for. What a
 /// GPU notes is not known yet.
-pub(super) struct Measured {
+pub(super) struct PassLoss {
     pub(super) loss: Tensor,
     pub(super) value: f64,
     pub(super) correct: [u64; 2],
@@ -94,27 +94,27 @@ impl Passes<'_> {
         &self,
         micro_batch: &MicroBatch,
         batch: &Batch,
-        placed: &Placed<'_>,
+        placed: &PassInput<'_>,
         sink: &Arc<dyn GradientSink>,
         sync_batchnorm: Option<BatchGroup>,
-    ) -> Result<Found> {
+    ) -> Result<ForwardResult> {
         let context = self.context(micro_batch, sync_batchnorm);
         let draws = self.draws(batch);
         self.params.begin_pass(Some(sink));
-        let found = self.found(micro_batch, placed, &draws, &context);
+        let found = self.run_forward(micro_batch, placed, &draws, &context);
         if found.is_err() {
             self.params.end_pass();
         }
         found
     }
 
-    fn found(
+    fn run_forward(
         &self,
         micro_batch: &MicroBatch,
-        placed: &Placed<'_>,
+        placed: &PassInput<'_>,
         draws: &[Key],
         context: &ForwardContext,
-    ) -> Result<Found> {
+    ) -> Result<ForwardResult> {
         let DeviceBatch { inputs, targets } = placed.batch;
         let Comparison { outputs, targets } =
             self.model.compare(inputs, targets, draws, context)?;
@@ -125,12 +125,12 @@ impl Passes<'_> {
         // Where nothing counts the gradient is zero, but it must reach the parameters.
         let share = if weight > 0.0 { weight } else { 1.0 };
         let factor = share / self.plan.batch.size.count() as f64 * self.loss_scale;
-        let Measured { loss, value, correct } =
+        let PassLoss { loss, value, correct } =
             self.measured(&outputs, &targets, weight, placed)?;
         let index = micro_batch.index_in_step;
         let report = PassReport::new(index, samples as u64, value, correct);
         let scaled = if factor == 1.0 { loss } else { (loss * factor)? };
-        Ok(Found { scaled, report: report.weighing(weight) })
+        Ok(ForwardResult { scaled, report: report.with_weight(weight) })
     }
 
     fn measured(
@@ -138,8 +138,8 @@ impl Passes<'_> {
         outputs: &Tensor,
         targets: &Tensor,
         weight: f64,
-        placed: &Placed<'_>,
-    ) -> Result<Measured> {
+        placed: &PassInput<'_>,
+    ) -> Result<PassLoss> {
         #[cfg(feature = "cuda")]
         if let Some(found) = &placed.found {
             return self.noted(outputs, targets, weight, found);
@@ -147,11 +147,11 @@ impl Passes<'_> {
         let _ = (weight, placed);
         let loss = self.loss.mean(outputs, targets)?;
         let correct = correct(&self.plan.loss, outputs, targets)?;
-        Ok(Measured { value: f64::from(scalar(&loss)?), loss, correct })
+        Ok(PassLoss { value: f64::from(scalar(&loss)?), loss, correct })
     }
 
     /// Backward of one pass; gradients go to the sink.
-    pub(super) fn backward(&self, found: Found) -> Result<PassReport> {
+    pub(super) fn backward(&self, found: ForwardResult) -> Result<PassReport> {
         let done = found.scaled.backward();
         self.params.end_pass();
         done.map(|_| found.report)

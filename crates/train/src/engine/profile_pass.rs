@@ -51,7 +51,7 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
         }
         profile_samples(plan, components, whole)
     });
-    found.map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
+    found.map_err(Error::tensor("profiled", 0))
 }
 
 /// Profiles a pass with samples of `shape`.
@@ -111,13 +111,13 @@ fn peaks_of_pass(
     before: Bytes,
 ) -> candle_core::Result<(Vec<u64>, u64)> {
     let inputs = Tensor::zeros([&[samples], shape].concat(), DType::F32, &Device::Cpu)?;
-    let targets = if plan.loss.has_classes() {
-        Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::U32, &Device::Cpu)?
-    } else if plan.model.target.is_empty() {
-        Tensor::zeros((samples, plan.model.outputs), DType::F32, &Device::Cpu)?
-    } else {
-        Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::F32, &Device::Cpu)?
+    let has_classes = plan.loss.has_classes();
+    let target = match &plan.model.target[..] {
+        [] if !has_classes => &[plan.model.outputs],
+        target => target,
     };
+    let dtype = if has_classes { DType::U32 } else { DType::F32 };
+    let targets = Tensor::zeros([&[samples], target].concat(), dtype, &Device::Cpu)?;
     let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
     let mut pass = ForwardContext::train(key, plan.precision);
     pass.convolutions = plan.convolutions;

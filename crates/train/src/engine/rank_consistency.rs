@@ -21,7 +21,7 @@ const HASH: usize = blake3::OUT_LEN;
 /// Something that all ranks have in common. Running statistics are not: they are rank 0's
 /// (`Engine::broadcast_buffers`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SharedState {
     Weights,
     OptimizerState,
     Averages,
@@ -30,8 +30,13 @@ pub(super) enum Part {
 }
 
 /// All of them; those that explain the others come first.
-pub(super) const EVERYTHING: [Part; 5] =
-    [Part::Weights, Part::OptimizerState, Part::Averages, Part::Frozen, Part::Progress];
+pub(super) const EVERYTHING: [SharedState; 5] = [
+    SharedState::Weights,
+    SharedState::OptimizerState,
+    SharedState::Averages,
+    SharedState::Frozen,
+    SharedState::Progress,
+];
 
 /// A value that differs between ranks.
 pub(super) struct Difference {
@@ -42,7 +47,7 @@ pub(super) struct Difference {
 
 /// The step after which all ranks had the same when they last looked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Compared {
+pub(super) struct LastCompared {
     weights: Option<u64>,
     everything: Option<u64>,
 }
@@ -58,7 +63,7 @@ impl Engine {
         let step = self.state.step;
         let last = self.compared.weights;
         if last != Some(step) {
-            self.compare(&[Part::Weights], last)?;
+            self.compare(&[SharedState::Weights], last)?;
             self.compared.weights = Some(step);
         }
         Ok(())
@@ -77,19 +82,22 @@ impl Engine {
         Ok(())
     }
 
-    fn compare(&mut self, parts: &[Part], equal: Option<u64>) -> Result<(), Error> {
+    fn compare(&mut self, parts: &[SharedState], equal: Option<u64>) -> Result<(), Error> {
         let Some(Difference { what, ranks }) = self.difference(parts)? else { return Ok(()) };
         let is_mine = ranks.contains(&self.collective.rank());
         Err(Error::Diverged { step: self.state.step, equal, what, ranks, is_mine })
     }
 
     /// The first of `parts` that is not the same on all ranks.
-    pub(super) fn difference(&mut self, parts: &[Part]) -> Result<Option<Difference>, Error> {
+    pub(super) fn difference(
+        &mut self,
+        parts: &[SharedState],
+    ) -> Result<Option<Difference>, Error> {
         if self.collective.world_size() == WorldSize::ONE {
             return Ok(None);
         }
         let step = self.state.step;
-        if parts.contains(&Part::OptimizerState) {
+        if parts.contains(&SharedState::OptimizerState) {
             self.bring_home()?;
         }
         let collective = self.collective.clone();
@@ -98,12 +106,12 @@ impl Engine {
             |engine| {
                 let mine: candle_core::Result<Vec<_>> =
                     parts.iter().map(|part| engine.hash(*part)).collect();
-                let tensor_error = |source| Error::Tensor { phase: "comparison", step, source };
+                let tensor_error = Error::tensor("comparison", step);
                 (engine.observer)(step, Phase::Reducing);
                 Ok::<_, Error>(collective.all_gather(&mine.map_err(tensor_error)?.concat())?)
             },
         )?;
-        let differs = |(part, place): (&Part, usize)| {
+        let differs = |(part, place): (&SharedState, usize)| {
             let hash = |all: &'_ Vec<u8>| all[place * HASH..(place + 1) * HASH].to_vec();
             let ranks = differing(&all.iter().map(hash).collect::<Vec<_>>());
             (!ranks.is_empty()).then(|| Difference { what: part.name(), ranks })
@@ -111,29 +119,29 @@ impl Engine {
         Ok(parts.iter().zip(0..).find_map(differs))
     }
 
-    fn hash(&self, part: Part) -> candle_core::Result<[u8; HASH]> {
+    fn hash(&self, part: SharedState) -> candle_core::Result<[u8; HASH]> {
         let params = &self.params;
         let states = &self.optimizer_state;
         let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
         Ok(match part {
-            Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
-            Part::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
+            SharedState::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
+            SharedState::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
             // What one rank alone keeps can differ from no other's.
-            Part::OptimizerState if self.ownership.is_some() => [0; HASH],
-            Part::OptimizerState => {
+            SharedState::OptimizerState if self.ownership.is_some() => [0; HASH],
+            SharedState::OptimizerState => {
                 let tensors = states.iter().flat_map(|state| &state.tensors);
                 hash_of(tensors.map(|tensor| &tensor.values))
             }
-            Part::Averages => {
+            SharedState::Averages => {
                 // Those of running statistics are rank 0's, as these are.
                 hash_of(states.iter().take(params.parameters().len()).map(|state| &state.average))
             }
-            Part::Progress => hash_of_progress(&self.state),
+            SharedState::Progress => hash_of_progress(&self.state),
         })
     }
 }
 
-impl Part {
+impl SharedState {
     /// As in "the weights of rank 1 differ".
     fn name(self) -> &'static str {
         match self {

@@ -91,17 +91,18 @@ impl StatsClock {
         self.is_asked
     }
 
-    /// Takes what the votes of a step have `told`, if all ranks did, and whether they ask for more.
-    pub(crate) fn hear(
+    /// Takes the `reports` that came with the votes of a step, if all ranks sent one, and whether
+    /// rank 0 `asks` for more.
+    pub(crate) fn record(
         &mut self,
         step: u64,
         asks: bool,
-        told: Option<&[RankReport]>,
+        reports: Option<&[RankReport]>,
         late: &[f64],
     ) {
         self.is_asked = asks;
-        if let Some(told) = told {
-            self.found = Some(of(step, told, late));
+        if let Some(reports) = reports {
+            self.found = Some(of(step, reports, late));
             let now = self.clock.seconds();
             self.due = now + MIN_INTERVAL.max(INTERVAL_SHARE * now);
         }
@@ -152,9 +153,9 @@ mod tests {
         assert!(!clock.is_due(Rank(0)), "not at once");
         clock.due = 0.0;
         assert!(clock.is_due(Rank(0)) && !clock.is_due(Rank(1)) && !clock.is_asked());
-        clock.hear(1, true, None, &[]);
+        clock.record(1, true, None, &[]);
         assert!(clock.is_asked() && !clock.is_due(Rank(0)) && clock.take().is_none());
-        clock.hear(2, false, Some(&[report(1.0), report(2.0)]), &[0.0, 0.5]);
+        clock.record(2, false, Some(&[report(1.0), report(2.0)]), &[0.0, 0.5]);
         assert!(!clock.is_asked() && clock.due >= MIN_INTERVAL);
         let found = clock.take().unwrap();
         assert_eq!((found.step, &found.cpu_seconds[..]), (2, &[1.0, 2.0][..]));

@@ -10,12 +10,12 @@ use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
 use crate::engine::ownership::Ownership;
-use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
+use crate::engine::rank_consistency::{Difference, EVERYTHING, LastCompared};
 use crate::engine::rank_stats::StatsClock;
+#[cfg(feature = "cuda")]
+use crate::engine::reducer::GpuReducer;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::{CpuReducer, Reducer};
-#[cfg(feature = "cuda")]
-use crate::engine::reducer::{GpuReducer, Held};
 use crate::engine::straggler::Stragglers;
 use crate::engine::sync_batchnorm::JointPasses;
 use crate::engine::{Components, Engine, TrainState, vote};
@@ -81,7 +81,7 @@ impl Engine {
             time,
             observer,
             trained: Vec::new(),
-            compared: Compared::default(),
+            compared: LastCompared::default(),
             home: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
@@ -95,7 +95,7 @@ impl Engine {
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         if is_new {
-            let tensor_error = |source| Error::Tensor { phase: "averaged", step: 0, source };
+            let tensor_error = Error::tensor("averaged", 0);
             engine.begin_averages().map_err(tensor_error)?;
         }
         engine.broadcast_frozen()?;
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     fn broadcast(&self, var: candle_core::Result<&candle_core::Var>) -> Result<(), Error> {
-        let tensor_error = |source| Error::Tensor { phase: "broadcast", step: 0, source };
+        let tensor_error = Error::tensor("broadcast", 0);
         let mut result = Ok(());
         change_values(var.map_err(tensor_error)?, |values| {
             result = self.collective.broadcast(bytemuck::cast_slice_mut(values));
@@ -166,7 +166,7 @@ fn reducer(
     if let Some(var) = params.parameters().first().and_then(|param| param.var().ok())
         && var.device().is_cuda()
     {
-        let failed = |source| Error::Tensor { phase: "first", step: 0, source };
+        let failed = Error::tensor("first", 0);
         let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
         // Alone there is nothing to overlap with, and a pass that is recorded must not depend on
         // its place in the step.
@@ -174,8 +174,10 @@ fn reducer(
             && collective.world_size() > WorldSize::ONE
             && (!is_shared || collective.on_gpu().is_some())
             && !crate::plan::cuda_graph::is_wanted(plan);
-        let held = Held { layout, overlap, plan: &plan.optimizer, params, states, ownership };
-        return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
+        let plan = &plan.optimizer;
+        let reducer =
+            GpuReducer::new(&gpu, collective, layout, overlap, plan, params, states, ownership)?;
+        return Ok(Box::new(reducer));
     }
     let _ = (params, states);
     Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared, ownership)?))

@@ -3,7 +3,7 @@
 use crate::data::sampler::MicroBatch;
 use crate::data::{self, Batch};
 use crate::engine::optimizer_step::MeanGradient;
-use crate::engine::pass::{Found, Passes, Placed};
+use crate::engine::pass::{ForwardResult, PassInput, Passes};
 use crate::engine::rank_stats::RankReport;
 use crate::engine::straggler::Stragglers;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
@@ -49,7 +49,7 @@ pub(super) struct Step {
 }
 
 /// Votes and totals of a step, once gradients are reduced; equal on all ranks.
-pub(super) struct Reduced {
+pub(super) struct ReducedStep {
     /// By rank.
     pub(super) votes: Vec<Vote>,
     pub(super) totals: Totals,
@@ -114,7 +114,7 @@ impl Engine {
             let batch = self.load(step, micro_batch, next)?;
             if let Some(batch) = &batch {
                 let report = self.pass(step, micro_batch, batch)?;
-                reports.push(report.missing(batch.unreadable));
+                reports.push(report.with_unreadable(batch.unreadable));
             }
             self.finish_joint_pass(step, batch.is_some())?;
             if following.is_some_and(|following| following.shard != micro_batch.shard) {
@@ -174,19 +174,20 @@ impl Engine {
         step: &Step,
         micro_batch: &MicroBatch,
         batch: &Batch,
-    ) -> Result<Found, Error> {
+    ) -> Result<ForwardResult, Error> {
         (self.observer)(step.number, Phase::Forward);
         let found = self.timed(
             |time| &mut time.forward,
             |engine| {
                 let placed = engine.batch_on_device(batch)?;
-                let placed = Placed {
+                let placed = PassInput {
                     #[cfg(feature = "cuda")]
                     found: engine.reducer.next_pass().transpose()?,
-                    ..Placed::from(&placed)
+                    ..PassInput::from(&placed)
                 };
                 let group = engine.joint.as_ref().map(|joint| joint.group(0));
-                engine.passes(step).forward(micro_batch, batch, &placed, &engine.sink, group)
+                let passes = engine.passes(step.number, step.loss_scale);
+                passes.forward(micro_batch, batch, &placed, &engine.sink, group)
             },
         );
         self.count_waiting(|time| &mut time.forward);
@@ -194,23 +195,25 @@ impl Engine {
     }
 
     /// Backward of one pass; gradients go to the buckets.
-    fn backward(&mut self, step: &Step, found: Found) -> Result<PassReport, Error> {
+    fn backward(&mut self, step: &Step, found: ForwardResult) -> Result<PassReport, Error> {
         (self.observer)(step.number, Phase::Backward);
-        let done =
-            self.timed(|time| &mut time.backward, |engine| engine.passes(step).backward(found));
+        let done = self.timed(
+            |time| &mut time.backward,
+            |engine| engine.passes(step.number, step.loss_scale).backward(found),
+        );
         self.count_waiting(|time| &mut time.backward);
         done.map_err(|source| self.pass_failed("backward", step.number, source))
     }
 
     /// Returns the inputs that all passes of a step share.
-    pub(super) fn passes(&self, step: &Step) -> Passes<'_> {
+    pub(super) fn passes(&self, step: u64, loss_scale: f64) -> Passes<'_> {
         Passes {
             plan: &self.plan,
             model: self.model.as_ref(),
             params: &self.params,
             loss: self.loss.as_ref(),
-            step: step.number,
-            loss_scale: step.loss_scale,
+            step,
+            loss_scale,
         }
     }
 
@@ -235,7 +238,7 @@ impl Engine {
         step: &Step,
         passes: Vec<PassReport>,
         stop_request: Option<Stop>,
-    ) -> Result<Reduced, Error> {
+    ) -> Result<ReducedStep, Error> {
         let waited = (1e6 * (self.time.data - step.waited_before)) as u64;
         let vote = Vote {
             passes,
@@ -249,13 +252,13 @@ impl Engine {
         let votes =
             self.timed(|time| &mut time.communication, |_| exchange(collective.as_ref(), &vote))?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
-        Ok(Reduced { votes, totals })
+        Ok(ReducedStep { votes, totals })
     }
 
     fn report(
         &self,
         step: &Step,
-        Reduced { votes, totals }: &Reduced,
+        ReducedStep { votes, totals }: &ReducedStep,
         gradient: &MeanGradient,
         updated: bool,
     ) -> StepReport {
@@ -275,7 +278,7 @@ impl Engine {
     }
 
     /// Moves the run's progress on by the step.
-    fn finish_step(&mut self, step: &Step, reduced: &Reduced) {
+    fn finish_step(&mut self, step: &Step, reduced: &ReducedStep) {
         self.count(&reduced.totals);
         if let Some(stragglers) = &mut self.stragglers {
             let waits: Vec<f64> =
@@ -286,8 +289,13 @@ impl Engine {
         }
         let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
         let votes = &reduced.votes;
-        let told: Option<Vec<RankReport>> = votes.iter().map(|vote| vote.done).collect();
-        self.stats.hear(step.number, votes.iter().any(|vote| vote.asks), told.as_deref(), late);
+        let reports: Option<Vec<RankReport>> = votes.iter().map(|vote| vote.done).collect();
+        self.stats.record(
+            step.number,
+            votes.iter().any(|vote| vote.asks),
+            reports.as_deref(),
+            late,
+        );
     }
 
     fn count(&mut self, totals: &Totals) {

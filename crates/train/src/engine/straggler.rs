@@ -20,7 +20,7 @@ pub(crate) struct Stragglers {
     steps: u32,
     /// Seconds of those steps.
     seconds: f64,
-    ranks: Vec<Behind>,
+    ranks: Vec<Lateness>,
     /// Ranks that were named before.
     named: Vec<Rank>,
     /// Seconds that the others waited for each rank so far.
@@ -29,7 +29,7 @@ pub(crate) struct Stragglers {
 
 /// Lateness of a rank, over the steps in which it was the last.
 #[derive(Clone, Copy, Debug, Default)]
-struct Behind {
+struct Lateness {
     /// Seconds behind the others.
     lag: f64,
     /// Seconds in which it waited for its data.
@@ -40,7 +40,7 @@ struct Behind {
 
 impl Stragglers {
     pub(crate) fn new(world: usize) -> Self {
-        let ranks = vec![Behind::default(); world];
+        let ranks = vec![Lateness::default(); world];
         Self { steps: 0, seconds: 0.0, ranks, named: Vec::new(), late: vec![0.0; world] }
     }
 
@@ -68,7 +68,7 @@ impl Stragglers {
         }
         let found = self.judge(step);
         (self.steps, self.seconds) = (0, 0.0);
-        self.ranks.fill(Behind::default());
+        self.ranks.fill(Lateness::default());
         self.named.extend(found.as_ref().map(|found| found.rank));
         found
     }

@@ -38,7 +38,7 @@ impl Engine {
             self.bring_home()?;
             swa.averaged += 1;
             let moved = self.join_average(share(swa.averaged) as f32);
-            moved.map_err(|source| Error::Tensor { phase: "averaged", step, source })?;
+            moved.map_err(Error::tensor("averaged", step))?;
         }
         self.state.swa = Some(swa);
         Ok(())
@@ -65,15 +65,15 @@ impl Engine {
     /// # Errors
     ///
     /// A tensor operation, a sample or another rank failed; [`Error::BrokenOff`] on all ranks once
-    /// `wishes` of any of them asks to stop: then the average stays open.
+    /// `stop_requested` of any of them says so: then the average stays open.
     pub fn update_bn(
         &mut self,
         steps: &mut dyn Iterator<Item = Vec<MicroBatch>>,
         next: NextBatch<'_>,
-        wishes: &dyn Fn() -> Option<Stop>,
+        stop_requested: &dyn Fn() -> Option<Stop>,
     ) -> std::result::Result<(), Error> {
         let step = self.state.step;
-        let failed = |source| Error::Tensor { phase: "update_bn", step, source };
+        let failed = Error::tensor("update_bn", step);
         if self.params.moving_buffers().next().is_some() {
             self.broadcast_buffers()?;
             let trained = values(&self.params).map_err(failed)?;
@@ -81,15 +81,15 @@ impl Engine {
                 let before = values(&engine.params).map_err(failed)?;
                 // What is no statistic stays as it is.
                 put(&engine.params, &trained).map_err(failed)?;
-                let mut running = Running::default();
+                let mut running = RunningStatistics::default();
                 for (number, micro_batches) in (step + 1..).zip(steps) {
-                    if let Some(stop) = engine.urgent_request(wishes)? {
+                    if let Some(stop) = engine.urgent_request(stop_requested)? {
                         put(&engine.params, &before).map_err(failed)?;
                         return Err(Error::BrokenOff(stop));
                     }
                     engine.measure(number, &micro_batches, next, &mut running)?;
                 }
-                let all = running.left(&engine.params).map_err(failed)?;
+                let all = running.finish(&engine.params).map_err(failed)?;
                 let mean = engine.mean_over_shards(&all, &trained)?;
                 put(&engine.params, &mean).map_err(failed)
             });
@@ -106,10 +106,10 @@ impl Engine {
     /// The most urgent of what all ranks are asked for, if it cannot wait; equal on all ranks.
     fn urgent_request(
         &self,
-        wishes: &dyn Fn() -> Option<Stop>,
+        stop_requested: &dyn Fn() -> Option<Stop>,
     ) -> std::result::Result<Option<Stop>, Error> {
         (self.observer)(self.state.step, Phase::Reducing);
-        let all = exchange(self.collective.as_ref(), &wishes())?;
+        let all = exchange(self.collective.as_ref(), &stop_requested())?;
         Ok(all.into_iter().flatten().max().filter(|stop: &Stop| stop.is_urgent()))
     }
 
@@ -119,9 +119,9 @@ impl Engine {
         number: u64,
         micro_batches: &[MicroBatch],
         next: NextBatch<'_>,
-        running: &mut Running,
+        running: &mut RunningStatistics,
     ) -> std::result::Result<(), Error> {
-        let failed = |source| Error::Tensor { phase: "update_bn", step: number, source };
+        let failed = Error::tensor("update_bn", number);
         let mut placed = Vec::new();
         for micro_batch in micro_batches {
             (self.observer)(self.state.step, Phase::LoadingData);
@@ -134,12 +134,13 @@ impl Engine {
                 placed.push(batch);
             } else if let Some(batch) = batch {
                 let n = running.enter(micro_batch.shard, &self.params).map_err(failed)?;
-                let look = look(&self.measuring(number), micro_batch, &batch, None, n);
-                look.map_err(failed)?;
+                let done =
+                    forward_for_statistics(&self.passes(number, 1.0), micro_batch, &batch, None, n);
+                done.map_err(failed)?;
             }
         }
-        let looked = self.measure_together(number, micro_batches, &placed, running);
-        looked.map_err(|source| self.pass_failed("update_bn", number, source))
+        let measured = self.measure_together(number, micro_batches, &placed, running);
+        measured.map_err(|source| self.pass_failed("update_bn", number, source))
     }
 
     /// The passes of all shards that take their statistics together, which are then those of the
@@ -148,11 +149,11 @@ impl Engine {
         &self,
         number: u64,
         micro_batches: &[MicroBatch],
-        placed: &[Option<Placed>],
-        running: &mut Running,
+        placed: &[Option<LoadedBatch>],
+        running: &mut RunningStatistics,
     ) -> Result<()> {
         let Some(joint) = &self.joint else { return Ok(()) };
-        let passes = self.measuring(number);
+        let passes = self.passes(number, 1.0);
         let per_shard = micro_batches.len() / joint.shards();
         for pass in 0..per_shard {
             let is_first = micro_batches[pass].shard == 0 && placed[pass].is_some();
@@ -161,7 +162,13 @@ impl Engine {
                 let at = shard * per_shard + pass;
                 if let Some(batch) = &placed[at] {
                     let n = if shard == 0 { n } else { 0 };
-                    look(&passes, &micro_batches[at], batch, Some(joint.group(shard)), n)?;
+                    forward_for_statistics(
+                        &passes,
+                        &micro_batches[at],
+                        batch,
+                        Some(joint.group(shard)),
+                        n,
+                    )?;
                 }
                 joint.finish(shard, placed[at].is_some())
             })?;
@@ -169,25 +176,14 @@ impl Engine {
         Ok(())
     }
 
-    fn measuring(&self, number: u64) -> Passes<'_> {
-        Passes {
-            plan: &self.plan,
-            model: self.model.as_ref(),
-            params: &self.params,
-            loss: self.loss.as_ref(),
-            step: number,
-            loss_scale: 1.0,
-        }
-    }
-
     /// The mean over the shards of all ranks, each as often as it has passes; `otherwise` where
     /// there are none.
     fn mean_over_shards(
         &self,
-        mine: &[OfShard],
+        mine: &[ShardStatistics],
         otherwise: &Values,
     ) -> std::result::Result<Values, Error> {
-        let words: Vec<u64> = mine.iter().flat_map(OfShard::words).collect();
+        let words: Vec<u64> = mine.iter().flat_map(ShardStatistics::words).collect();
         let all = self.collective.all_gather(bytemuck::cast_slice(&words))?;
         let lengths: Vec<usize> = otherwise.iter().map(Vec::len).collect();
         let n: usize = lengths.iter().sum();
@@ -212,14 +208,14 @@ impl Engine {
 }
 
 /// A batch, and its inputs and targets where the model computes.
-type Placed = (DeviceBatch, Batch);
+type LoadedBatch = (DeviceBatch, Batch);
 
 /// A forward pass in training mode without gradients, the `n`-th of its shard; 0 = its statistics
 /// are not looked at.
-fn look(
+fn forward_for_statistics(
     passes: &Passes<'_>,
     micro_batch: &MicroBatch,
-    (placed, batch): &Placed,
+    (placed, batch): &LoadedBatch,
     group: Option<BatchGroup>,
     n: u64,
 ) -> Result<()> {
@@ -233,13 +229,13 @@ fn look(
 }
 
 /// Statistics of one shard.
-struct OfShard {
+struct ShardStatistics {
     shard: usize,
     passes: u64,
     values: Values,
 }
 
-impl OfShard {
+impl ShardStatistics {
     fn words(&self) -> impl Iterator<Item = u64> {
         let values = self.values.iter().flatten().map(|&value| f64::from(value).to_bits());
         [self.shard as u64, self.passes].into_iter().chain(values)
@@ -248,12 +244,12 @@ impl OfShard {
 
 /// The shards of this rank; the values of the one at hand are in the buffers.
 #[derive(Default)]
-struct Running {
-    shards: Vec<OfShard>,
+struct RunningStatistics {
+    shards: Vec<ShardStatistics>,
     at: usize,
 }
 
-impl Running {
+impl RunningStatistics {
     /// Puts the values of `shard` into the buffers. Returns which of its passes comes next, from 1.
     fn enter(&mut self, shard: usize, params: &Params) -> Result<u64> {
         let known = self.shards.iter().position(|of| of.shard == shard);
@@ -264,7 +260,7 @@ impl Running {
             left.values = values(params)?;
         }
         match known {
-            None => self.shards.push(OfShard { shard, passes: 0, values: Values::new() }),
+            None => self.shards.push(ShardStatistics { shard, passes: 0, values: Values::new() }),
             Some(known) if known != self.at => put(params, &self.shards[known].values)?,
             Some(_) => {}
         }
@@ -274,7 +270,7 @@ impl Running {
     }
 
     /// Returns all shards.
-    fn left(mut self, params: &Params) -> Result<Vec<OfShard>> {
+    fn finish(mut self, params: &Params) -> Result<Vec<ShardStatistics>> {
         if let Some(left) = self.shards.get_mut(self.at) {
             left.values = values(params)?;
         }

@@ -140,7 +140,7 @@ impl Engine {
         micro_batches: &[MicroBatch],
         next: NextBatch<'_>,
     ) -> std::result::Result<Vec<PassReport>, Error> {
-        let failed = |source| Error::Tensor { phase: "forward", step: step.number, source };
+        let failed = Error::tensor("forward", step.number);
         let mut batches = Vec::with_capacity(micro_batches.len());
         for micro_batch in micro_batches {
             let batch = self.load(step, micro_batch, next)?;
@@ -177,7 +177,7 @@ impl Engine {
         batches: &[Option<(DeviceBatch, Batch)>],
     ) -> Result<(Vec<Arc<ShardGradients>>, Vec<PassReport>)> {
         let Some(joint) = &self.joint else { return Ok((Vec::new(), Vec::new())) };
-        let passes = self.passes(step);
+        let passes = self.passes(step.number, step.loss_scale);
         let gradients: Vec<Arc<ShardGradients>> =
             (0..joint.shards()).map(|_| Arc::default()).collect();
         let per_shard = micro_batches.len() / joint.shards();
@@ -191,7 +191,7 @@ impl Engine {
                     let group = Some(joint.group(shard));
                     let found =
                         passes.forward(&micro_batches[at], batch, &placed.into(), &sink, group)?;
-                    report = Some(passes.backward(found)?.missing(batch.unreadable));
+                    report = Some(passes.backward(found)?.with_unreadable(batch.unreadable));
                 }
                 joint.finish(shard, report.is_some())?;
                 Ok(report)

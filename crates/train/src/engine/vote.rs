@@ -60,19 +60,19 @@ impl PassReport {
     }
 
     /// Sets a weight of the loss other than the number of samples.
-    pub(crate) fn weighing(self, weight: f64) -> Self {
+    pub(crate) fn with_weight(self, weight: f64) -> Self {
         Self { weight: weight.to_bits(), ..self }
     }
 
     /// Sets the loss and the right answers, once they are known.
     #[cfg(feature = "cuda")]
-    pub(crate) fn hear(&mut self, [loss, right]: [f64; 2]) {
+    pub(crate) fn set_results(&mut self, [loss, right]: [f64; 2]) {
         self.loss = loss.to_bits();
         self.correct[0] = right as u64;
     }
 
     /// Sets the number of samples that could not be read.
-    pub(crate) fn missing(self, unreadable: u64) -> Self {
+    pub(crate) fn with_unreadable(self, unreadable: u64) -> Self {
         Self { unreadable, ..self }
     }
 
@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn a_loss_counts_as_much_as_the_labels_behind_it() {
         let passes = [(4.0, 0.5), (1.0, 1.5)]
-            .map(|(loss, weight)| PassReport::new(0, 2, loss, [0, 1]).weighing(weight));
+            .map(|(loss, weight)| PassReport::new(0, 2, loss, [0, 1]).with_weight(weight));
         let totals = Totals::over(passes.iter());
         assert_eq!((totals.loss, totals.weight, totals.samples), (1.75, 2.0, 4));
-        let nothing = [PassReport::new(0, 2, 0.0, [0, 0]).weighing(0.0)];
+        let nothing = [PassReport::new(0, 2, 0.0, [0, 0]).with_weight(0.0)];
         assert_eq!(Totals::over(nothing.iter()).loss, 0.0);
     }
 

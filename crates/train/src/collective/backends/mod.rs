@@ -1,6 +1,6 @@
-//! The backend of a plan -> the group of a rank. A backend is a kind: it stands in one file with what
-//! the plan must know of it ([`BackendFacts`](crate::plan::BackendFacts)) and how a rank joins its
-//! group.
+//! The backend of a plan -> the group of a rank. A backend is a kind: it stands in one file with
+//! what the plan must know of it ([`BackendFacts`](crate::plan::BackendFacts)) and how a rank joins
+//! its group.
 
 mod backend;
 mod shm;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::backends::{Backend, JoiningRank};
 use crate::collective::hierarchical_group::HierarchicalGroup;
-use crate::collective::inter_node_group::{InterNodeGroup, Place};
-use crate::collective::links::Meanwhile;
+use crate::collective::inter_node_group::{InterNodeGroup, Topology};
+use crate::collective::links::WaitHook;
 use crate::collective::mpi::MpiLinks;
 use crate::collective::{Collective, Error};
 use crate::config::kind::Kind;
@@ -48,8 +48,8 @@ impl Backend for MpiBackend {
         let (world, timeout) = (plan.world_size, plan.timeout);
         match joining.machine()?.0 {
             None => {
-                let place = Place { rank, world, local: WorldSize::ONE };
-                Ok(Arc::new(linked(place, timeout, None)?.summing_by(plan.all_reduce)))
+                let topology = Topology { rank, world, local: WorldSize::ONE };
+                Ok(Arc::new(linked(topology, timeout, None)?.summing_by(plan.all_reduce)))
             }
             Some(local) => {
                 Ok(Arc::new(HierarchicalGroup::open(rank, world, local, timeout, linked)?))
@@ -69,15 +69,15 @@ pub fn open_mpi(
     world: WorldSize,
     timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let place = Place { rank, world, local: WorldSize::ONE };
-    Ok(Arc::new(linked(place, timeout, None)?))
+    let topology = Topology { rank, world, local: WorldSize::ONE };
+    Ok(Arc::new(linked(topology, timeout, None)?))
 }
 
 /// The links of a leader to the others through MPI.
 fn linked(
-    place: Place,
+    topology: Topology,
     timeout: Duration,
-    meanwhile: Option<Meanwhile>,
+    wait_hook: Option<WaitHook>,
 ) -> Result<InterNodeGroup, Error> {
-    InterNodeGroup::linked(place, Box::new(MpiLinks::open(place)?), timeout, meanwhile)
+    InterNodeGroup::linked(topology, Box::new(MpiLinks::open(topology)?), timeout, wait_hook)
 }

@@ -61,8 +61,9 @@ pub(super) fn through_connections(joining: JoiningRank<'_>) -> Result<Arc<dyn Co
     let Some(local) = local else {
         return Ok(Arc::new(InterNodeGroup::open(rank, world, peers, timeout)?));
     };
-    let connect =
-        |place, timeout, meanwhile| InterNodeGroup::connected(place, peers, timeout, meanwhile);
+    let connect = |topology, timeout, wait_hook| {
+        InterNodeGroup::connected(topology, peers, timeout, wait_hook)
+    };
     Ok(Arc::new(HierarchicalGroup::open(rank, world, local, timeout, connect)?))
 }
 

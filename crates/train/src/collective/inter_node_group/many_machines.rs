@@ -60,7 +60,7 @@ enum Sent {
 
 /// Links of a leader that are queues in memory.
 struct Wires {
-    place: usize,
+    machine: usize,
     to: Vec<Sender<(usize, Sent)>>,
     from: Receiver<(usize, Sent)>,
     early: Vec<VecDeque<(Vec<u8>, u64)>>,
@@ -68,20 +68,20 @@ struct Wires {
 }
 
 impl Wires {
-    fn place_of(&self, peer: usize) -> usize {
-        peer + usize::from(peer >= self.place)
+    fn machine_of(&self, peer: usize) -> usize {
+        peer + usize::from(peer >= self.machine)
     }
 
     fn receive(&mut self, from: usize, exchange: &Exchange<'_>) -> Result<(Vec<u8>, u64), Error> {
-        let rank = |place: usize| Rank(place as u32 * LOCAL);
+        let rank = |machine: usize| Rank(machine as u32 * LOCAL);
         let until = Instant::now() + exchange.timeout;
         loop {
             if let Some(message) = self.early[from].pop_front() {
                 return Ok(message);
             }
             match self.from.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((place, Sent::Message(bytes, steps))) => {
-                    self.early[place].push_back((bytes, steps));
+                Ok((machine, Sent::Message(bytes, steps))) => {
+                    self.early[machine].push_back((bytes, steps));
                 }
                 Ok((_, Sent::End(by, reason))) => return Err(Error::Aborted { by, reason }),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -108,17 +108,17 @@ impl Links for Wires {
             let is_data = matches!(call.op, Op::AllReduce | Op::ReduceScatter);
             let count = if is_data { &self.counts.data } else { &self.counts.control };
             count.add(bytes.len());
-            let _ =
-                self.to[self.place_of(*peer)].send((self.place, Sent::Message(bytes, steps + 1)));
+            let _ = self.to[self.machine_of(*peer)]
+                .send((self.machine, Sent::Message(bytes, steps + 1)));
         }
         for Message { peer, into, .. } in messages {
             let Some(mut target) = into else { continue };
-            let place = self.place_of(peer);
-            let received = self.receive(place, exchange);
+            let machine = self.machine_of(peer);
+            let received = self.receive(machine, exchange);
             let (bytes, after) =
                 received.inspect_err(|error| self.end_all(exchange.rank, error))?;
             let (header, payload) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
-            let other = Rank(place as u32 * LOCAL);
+            let other = Rank(machine as u32 * LOCAL);
             let checked = check_header(header, exchange.rank, other, call, exchange.round, &target);
             checked.inspect_err(|error| self.end_all(exchange.rank, error))?;
             match &mut target {
@@ -132,9 +132,9 @@ impl Links for Wires {
     }
 
     fn end_all(&mut self, rank: Rank, error: &Error) {
-        let (by, reason) = error.told_by(rank);
+        let (by, reason) = error.abort_reason(rank);
         for to in &self.to {
-            let _ = to.send((self.place, Sent::End(by, reason.clone())));
+            let _ = to.send((self.machine, Sent::End(by, reason.clone())));
         }
     }
 
@@ -150,13 +150,13 @@ fn spawn<T: Send>(
     each: impl Fn(&InterNodeGroup, &Counts) -> T + Sync,
 ) -> Vec<T> {
     let (to, from): (Vec<_>, Vec<_>) = (0..machines).map(|_| channel()).unzip();
-    let start = |(place, from): (usize, _)| {
+    let start = |(machine, from): (usize, _)| {
         let counts = Arc::new(Counts::default());
         let early = (0..machines).map(|_| VecDeque::new()).collect();
-        let wires = Wires { place, to: to.clone(), from, early, counts: counts.clone() };
+        let wires = Wires { machine, to: to.clone(), from, early, counts: counts.clone() };
         let [local, world] =
             [LOCAL, LOCAL * machines as u32].map(|ranks| WorldSize::new(ranks).unwrap());
-        let at = Place { rank: Rank(place as u32 * LOCAL), world, local };
+        let at = Topology { rank: Rank(machine as u32 * LOCAL), world, local };
         (InterNodeGroup::linked(at, Box::new(wires), timeout, None).unwrap(), counts)
     };
     let all: Vec<_> = from.into_iter().enumerate().map(start).collect();
@@ -199,7 +199,9 @@ fn step(leaders: &InterNodeGroup, counts: &Counts, together: &Barrier) -> Step {
     together.wait();
     let votes = vec![first as u8; LOCAL as usize * VOTE];
     let all = leaders.all_gather(&votes).unwrap();
-    assert!(all.iter().zip(0..).all(|(votes, place)| *votes == vec![(LOCAL * place) as u8; 1200]));
+    assert!(
+        all.iter().zip(0..).all(|(votes, machine)| *votes == vec![(LOCAL * machine) as u8; 1200])
+    );
     let steps = [of_data, counts.steps.load(SeqCst)];
     Step { data: counts.data.take(), control: counts.control.take(), steps, sums: bits(&sums) }
 }
@@ -281,13 +283,14 @@ fn broadcasts_and_what_is_gathered_go_through_the_tree_whole() {
     for (machines, n) in [(9, 0), (9, 2 * PIECE + 5), (20, PIECE), (75, 1000)] {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
         let received = spawn(machines, TIMEOUT, |leaders, _| {
-            let place = leaders.place();
-            let mut bytes = if place == 0 { content.clone() } else { vec![0; n] };
+            let machine = leaders.machine();
+            let mut bytes = if machine == 0 { content.clone() } else { vec![0; n] };
             leaders.broadcast(&mut bytes).unwrap();
             leaders.barrier().unwrap();
-            (bytes == content, leaders.all_gather(&vec![place as u8; place]).unwrap())
+            (bytes == content, leaders.all_gather(&vec![machine as u8; machine]).unwrap())
         });
-        let right: Vec<Vec<u8>> = (0..machines).map(|place| vec![place as u8; place]).collect();
+        let right: Vec<Vec<u8>> =
+            (0..machines).map(|machine| vec![machine as u8; machine]).collect();
         assert!(received.into_iter().all(|(same, all)| same && all == right), "{machines}, {n}");
     }
 }

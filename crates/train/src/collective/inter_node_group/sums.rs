@@ -67,7 +67,7 @@ impl InterNodeGroup {
     /// The elements of `0..len` that each machine reduces.
     pub(in crate::collective) fn shares(&self, len: usize) -> Vec<Range<usize>> {
         let machines = self.machines();
-        (0..machines).map(|place| share(len, place, machines)).collect()
+        (0..machines).map(|machine| share(len, machine, machines)).collect()
     }
 
     /// A sum that the library takes, once all are known to make this call.
@@ -88,18 +88,18 @@ impl InterNodeGroup {
         call: &Call,
         shares: &[&[f32]],
     ) -> Result<(), Error> {
-        let me = self.place;
-        let len = shares[self.place].len() / self.starts[self.place].len();
+        let me = self.machine;
+        let len = shares[self.machine].len() / self.starts[self.machine].len();
         let State { links, parts, .. } = state;
         for (part, starts) in parts.iter_mut().zip(&self.starts) {
             part.resize(starts.len() * len, 0.0);
         }
         parts[me].copy_from_slice(shares[me]);
         let mut messages = Vec::with_capacity(shares.len());
-        for (place, part) in parts.iter_mut().enumerate().filter(|(place, _)| *place != me) {
-            let out: Option<&[u8]> = Some(bytemuck::cast_slice(shares[place]));
+        for (machine, part) in parts.iter_mut().enumerate().filter(|(machine, _)| *machine != me) {
+            let out: Option<&[u8]> = Some(bytemuck::cast_slice(shares[machine]));
             let into = Some(Target::Slice(bytemuck::cast_slice_mut(part)));
-            messages.push(Message { peer: self.link(place), out, into });
+            messages.push(Message { peer: self.link(machine), out, into });
         }
         let done = links.exchange(&self.round(call, 0, 0), messages);
         state.record(done)?;
@@ -120,17 +120,17 @@ impl InterNodeGroup {
         values: &mut [f32],
         shares: &[Range<usize>],
     ) -> Result<(), Error> {
-        let me = self.place;
+        let me = self.machine;
         let State { links, parts, .. } = state;
         values[shares[me].clone()].copy_from_slice(&parts[0]);
         let out: Option<&[u8]> = Some(bytemuck::cast_slice(&parts[0]));
         let mut messages = Vec::new();
         let mut rest = values;
-        for (place, share) in shares.iter().enumerate() {
+        for (machine, share) in shares.iter().enumerate() {
             let (theirs, after) = rest.split_at_mut(share.len());
-            if place != me {
+            if machine != me {
                 let into = Some(Target::Slice(bytemuck::cast_slice_mut(theirs)));
-                messages.push(Message { peer: self.link(place), out, into });
+                messages.push(Message { peer: self.link(machine), out, into });
             }
             rest = after;
         }

@@ -39,20 +39,20 @@ impl InterNodeGroup {
     ) -> Result<Vec<Vec<u8>>, Error> {
         let mut all = vec![Vec::new(); self.machines()];
         if self.machines() <= FEW {
-            let theirs = all.iter_mut().enumerate().filter(|(place, _)| *place != self.place);
-            let both = |(place, bytes)| Message {
-                peer: self.link(place),
+            let theirs = all.iter_mut().enumerate().filter(|(machine, _)| *machine != self.machine);
+            let both = |(machine, bytes)| Message {
+                peer: self.link(machine),
                 out: Some(mine.unwrap_or_default()),
                 into: Some(Target::Vec(bytes)),
             };
             state.links.exchange(&self.round(call, 0, 0), theirs.map(both).collect())?;
-            all[self.place] = mine.unwrap_or_default().to_vec();
+            all[self.machine] = mine.unwrap_or_default().to_vec();
             return Ok(all);
         }
         let told = self.gather_by_tree(state, call, mine)?;
         let damaged = || Error::Connections { what: "what machines told is damaged".to_owned() };
-        for (place, bytes) in unpack(&told).ok_or_else(damaged)? {
-            *all.get_mut(place).ok_or_else(damaged)? = bytes;
+        for (machine, bytes) in unpack(&told).ok_or_else(damaged)? {
+            *all.get_mut(machine).ok_or_else(damaged)? = bytes;
         }
         Ok(all)
     }
@@ -64,7 +64,7 @@ impl InterNodeGroup {
         call: &Call,
         mine: Option<&[u8]>,
     ) -> Result<Vec<u8>, Error> {
-        let me = self.place;
+        let me = self.machine;
         let machines = self.machines();
         let above = parent(me).map(|above| self.link(above));
         let below = children(me, machines);
@@ -108,9 +108,9 @@ impl InterNodeGroup {
         call: &Call,
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        let above = parent(self.place).map(|above| self.link(above));
+        let above = parent(self.machine).map(|above| self.link(above));
         let n = bytes.len().div_ceil(PIECE).max(1);
-        let steps = depth(self.place);
+        let steps = depth(self.machine);
         for piece in 0..n {
             let range = piece * PIECE..((piece + 1) * PIECE).min(bytes.len());
             let piece_bytes = &mut bytes[range];
@@ -119,7 +119,7 @@ impl InterNodeGroup {
                 let into = Some(Target::Slice(&mut *piece_bytes));
                 state.links.exchange(&round, vec![Message { peer, out: None, into }])?;
             }
-            let down = children(self.place, self.machines()).map(|child| Message {
+            let down = children(self.machine, self.machines()).map(|child| Message {
                 peer: self.link(child),
                 out: Some(&*piece_bytes),
                 into: None,
@@ -134,9 +134,9 @@ impl InterNodeGroup {
         let (call, mut state) = self.begin(Op::Broadcast, bytes.len(), 0)?;
         let done = if self.machines() > FEW {
             self.broadcast_by_tree(&mut state, &call, bytes)
-        } else if self.place == 0 {
-            let both = |place| Message {
-                peer: self.link(place),
+        } else if self.machine == 0 {
+            let both = |machine| Message {
+                peer: self.link(machine),
                 out: Some(&*bytes),
                 into: Some(Target::Slice(&mut [])),
             };
@@ -144,8 +144,8 @@ impl InterNodeGroup {
             state.links.exchange(&self.round(&call, 0, 0), messages)
         } else {
             let mut first = Some(bytes);
-            let both = |place| Message {
-                peer: self.link(place),
+            let both = |machine| Message {
+                peer: self.link(machine),
                 out: Some(&[][..]),
                 into: Some(Target::Slice(first.take().unwrap_or_default())),
             };
@@ -161,25 +161,25 @@ impl InterNodeGroup {
 pub(super) const FEW: usize = 8;
 const CHILDREN: usize = 8;
 
-/// The leader above that of machine `place`.
-fn parent(place: usize) -> Option<usize> {
-    place.checked_sub(1).map(|before| before / CHILDREN)
+/// The leader above that of `machine`.
+fn parent(machine: usize) -> Option<usize> {
+    machine.checked_sub(1).map(|before| before / CHILDREN)
 }
 
-/// The leaders below that of machine `place`, of so many.
-fn children(place: usize, machines: usize) -> Range<usize> {
-    let first = CHILDREN * place + 1;
+/// The leaders below that of `machine`, of so many.
+fn children(machine: usize, machines: usize) -> Range<usize> {
+    let first = CHILDREN * machine + 1;
     first.min(machines)..(first + CHILDREN).min(machines)
 }
 
-/// Steps from the leader of machine `place` to the first.
-fn depth(place: usize) -> u32 {
-    std::iter::successors(parent(place), |place| parent(*place)).count() as u32
+/// Steps from the leader of `machine` to the first.
+fn depth(machine: usize) -> u32 {
+    std::iter::successors(parent(machine), |machine| parent(*machine)).count() as u32
 }
 
-/// Steps from the leader of machine `place` to the farthest below it.
-pub(super) fn height(place: usize, machines: usize) -> u32 {
-    let mut first = children(place, machines);
+/// Steps from the leader of `machine` to the farthest below it.
+pub(super) fn height(machine: usize, machines: usize) -> u32 {
+    let mut first = children(machine, machines);
     let mut height = 0;
     while !first.is_empty() {
         height += 1;
@@ -191,8 +191,8 @@ pub(super) fn height(place: usize, machines: usize) -> u32 {
 /// Packs the bytes of some machines, each with the machine's number, into one message.
 fn pack(told: &[(usize, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (place, of_machine) in told {
-        bytes.extend((*place as u64).to_le_bytes());
+    for (machine, of_machine) in told {
+        bytes.extend((*machine as u64).to_le_bytes());
         bytes.extend((of_machine.len() as u64).to_le_bytes());
         bytes.extend(of_machine);
     }
@@ -203,11 +203,11 @@ fn pack(told: &[(usize, Vec<u8>)]) -> Vec<u8> {
 fn unpack(mut bytes: &[u8]) -> Option<Vec<(usize, Vec<u8>)>> {
     let mut told = Vec::new();
     while !bytes.is_empty() {
-        let (place, rest) = bytes.split_first_chunk::<8>()?;
+        let (machine, rest) = bytes.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<8>()?;
         let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
         let (one, rest) = rest.split_at_checked(length)?;
-        told.push((usize::try_from(u64::from_le_bytes(*place)).ok()?, one.to_vec()));
+        told.push((usize::try_from(u64::from_le_bytes(*machine)).ok()?, one.to_vec()));
         bytes = rest;
     }
     Some(told)
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn every_machine_but_the_first_has_one_above_it_that_knows_it() {
         for machines in 1..300 {
-            for place in 0..machines {
-                let above = parent(place);
-                assert_eq!(above.is_none(), place == 0);
-                assert!(above.is_none_or(|above| children(above, machines).contains(&place)));
+            for machine in 0..machines {
+                let above = parent(machine);
+                assert_eq!(above.is_none(), machine == 0);
+                assert!(above.is_none_or(|above| children(above, machines).contains(&machine)));
             }
-            let below: usize = (0..machines).map(|place| children(place, machines).len()).sum();
+            let below: usize = (0..machines).map(|machine| children(machine, machines).len()).sum();
             assert_eq!(below, machines - 1);
             let deepest = (0..machines).map(depth).max();
             assert_eq!(deepest, Some(height(0, machines)), "{machines} machines");

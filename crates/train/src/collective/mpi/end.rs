@@ -19,9 +19,9 @@ const TELL_TIMEOUT: Duration = Duration::from_millis(500);
 const NAP: Duration = Duration::from_micros(100);
 
 /// Tells all ranks why the group has ended, as far as they can be reached in a short time.
-pub(super) fn tell(world: &World, error: &Error) {
-    world.has_told.store(true, Ordering::SeqCst);
-    let (by, reason) = error.told_by(world.rank);
+pub(super) fn notify(world: &World, error: &Error) {
+    world.has_notified.store(true, Ordering::SeqCst);
+    let (by, reason) = error.abort_reason(world.rank);
     let send = |other| world.library().send(written(by, &reason), other, TAG).ok();
     let mut sent: Vec<_> = others(world).filter_map(send).collect();
     let until = Instant::now() + TELL_TIMEOUT;
@@ -63,9 +63,9 @@ fn receive(world: &World, from: usize) -> Result<Error, String> {
 /// does that has failed, so that no other waits for ever.
 pub fn abort(code: u8) {
     let Some(world) = world() else { return };
-    if !world.has_told.load(Ordering::SeqCst) {
+    if !world.has_notified.load(Ordering::SeqCst) {
         let reason = format!("it failed, with exit code {code}");
-        tell(world, &Error::Aborted { by: world.rank, reason });
+        notify(world, &Error::Aborted { by: world.rank, reason });
     }
     // The others shall say so before they are ended.
     std::thread::sleep(GRACE);

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use crate::collective::inter_node_group::Place;
+use crate::collective::inter_node_group::Topology;
 use crate::collective::links::{Exchange, Links, Message};
 use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 use crate::collective::mpi::end;
@@ -38,28 +38,32 @@ pub(in crate::collective) struct MpiLinks {
 }
 
 impl MpiLinks {
-    /// Opens the links of a rank at this place, after `start`. Does not wait.
-    pub(in crate::collective) fn open(place: Place) -> Result<Self, Error> {
+    /// Opens the links of a rank, after `start`. Does not wait.
+    pub(in crate::collective) fn open(topology: Topology) -> Result<Self, Error> {
         let refused = |what: &str| Error::Mpi { what: what.to_owned() };
         let world = world().ok_or_else(|| refused("this rank has not started it"))?;
-        let Place { rank, world: size, .. } = place;
+        let Topology { rank, world: size, .. } = topology;
         if (world.rank, world.size) != (rank, size) {
             let what =
                 format!("this is rank {rank} of {size}, and not {} of {}", world.rank, world.size);
             return Err(refused(&what));
         }
-        Ok(Self { world, others: place.others().collect(), room: Vec::new() })
+        Ok(Self { world, others: topology.others().collect(), room: Vec::new() })
     }
 
     /// Works until all is done.
-    fn complete(&self, exchange: &Exchange<'_>, work: &mut impl Work) -> Result<(), Error> {
-        let mut pace = Pace::start();
+    fn complete(
+        &self,
+        exchange: &Exchange<'_>,
+        work: &mut impl PendingTransfers,
+    ) -> Result<(), Error> {
+        let mut backoff = Backoff::start();
         let mut looked = Instant::now();
         let look_interval = LOOK_INTERVAL * (1 + self.world.size.get() / 64);
         loop {
-            exchange.meanwhile.map_or(Ok(()), |meanwhile| meanwhile())?;
+            exchange.wait_hook.map_or(Ok(()), |wait_hook| wait_hook())?;
             if work.advance(&self.world.library(), exchange)? {
-                pace.restart();
+                backoff.restart();
             }
             if work.is_done() {
                 return Ok(());
@@ -72,12 +76,12 @@ impl MpiLinks {
                 told.map_or(Ok(()), Err)?;
                 looked = Instant::now();
             }
-            if pace.idle >= exchange.timeout || exchange.interrupts.gives_up() {
+            if backoff.idle >= exchange.timeout || exchange.interrupts.gives_up() {
                 let missing = work.missing(exchange.call);
                 let call = *exchange.call;
-                return Err(Error::Timeout { call, missing, waited: pace.idle });
+                return Err(Error::Timeout { call, missing, waited: backoff.idle });
             }
-            pace.pause();
+            backoff.pause();
         }
     }
 }
@@ -88,14 +92,15 @@ impl Links for MpiLinks {
         exchange: &Exchange<'_>,
         messages: Vec<Message<'_>>,
     ) -> Result<(), Error> {
-        let both = |Message { peer, out, into }| Both {
+        let transfers_of = |Message { peer, out, into }| PeerTransfers {
             rank: self.others[peer],
             out: out.map(|payload| Outgoing::new(exchange, payload)),
             into: into.map(Incoming::new),
         };
-        let mut transfers: Vec<Both<'_>> = messages.into_iter().map(both).collect();
+        let mut transfers: Vec<PeerTransfers<'_>> =
+            messages.into_iter().map(transfers_of).collect();
         let done = self.complete(exchange, &mut transfers);
-        done.inspect_err(|error| end::tell(self.world, error))
+        done.inspect_err(|error| end::notify(self.world, error))
     }
 
     fn sum_by_library(
@@ -115,14 +120,14 @@ impl Links for MpiLinks {
         // What a failed transfer holds on to is never given back.
         let [own, sums] = done.inspect_err(|error| {
             values.resize(len, 0.0);
-            end::tell(self.world, error);
+            end::notify(self.world, error);
         })?;
         (*values, self.room) = (sums, own);
         Ok(())
     }
 
     fn end_all(&mut self, _rank: Rank, error: &Error) {
-        end::tell(self.world, error);
+        end::notify(self.world, error);
     }
 
     #[cfg(any(feature = "cuda", test))]
@@ -144,7 +149,7 @@ fn failed(call: &Call, why: &str) -> Error {
 }
 
 /// Transfers that are under way in the library.
-trait Work {
+trait PendingTransfers {
     /// Does what is possible now, and returns whether anything was.
     fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error>;
 
@@ -154,10 +159,10 @@ trait Work {
     fn missing(&self, call: &Call) -> Vec<Missing>;
 }
 
-impl Work for Vec<Both<'_>> {
+impl PendingTransfers for Vec<PeerTransfers<'_>> {
     fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error> {
         let mut has_advanced = false;
-        for Both { rank, out, into } in self {
+        for PeerTransfers { rank, out, into } in self {
             if let Some(out) = out {
                 let sent = out.advance(library, *rank);
                 has_advanced |= sent.map_err(|why| failed(exchange.call, &why))?;
@@ -170,17 +175,17 @@ impl Work for Vec<Both<'_>> {
     }
 
     fn is_done(&self) -> bool {
-        self.iter().all(Both::is_done)
+        self.iter().all(PeerTransfers::is_done)
     }
 
     /// If some have sent nothing, only those.
     fn missing(&self, call: &Call) -> Vec<Missing> {
-        let has_silent = self.iter().any(Both::is_silent);
-        let late = self.iter().filter(|both| !both.is_done());
-        let late = late.filter(|both| !has_silent || both.is_silent());
-        let missing = |both: &Both<'_>| Missing {
-            rank: both.rank,
-            begun: call.seq - u64::from(both.is_silent()),
+        let has_silent = self.iter().any(PeerTransfers::is_silent);
+        let late = self.iter().filter(|peer| !peer.is_done());
+        let late = late.filter(|peer| !has_silent || peer.is_silent());
+        let missing = |peer: &PeerTransfers<'_>| Missing {
+            rank: peer.rank,
+            begun: call.seq - u64::from(peer.is_silent()),
         };
         late.map(missing).collect()
     }
@@ -192,7 +197,7 @@ struct Sum {
     is_done: bool,
 }
 
-impl Work for Sum {
+impl PendingTransfers for Sum {
     fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error> {
         self.is_done = self.transfer.poll(library).map_err(|why| failed(exchange.call, &why))?;
         Ok(self.is_done)
@@ -208,13 +213,13 @@ impl Work for Sum {
 }
 
 /// The transfers to and from another rank.
-struct Both<'a> {
+struct PeerTransfers<'a> {
     rank: Rank,
     out: Option<Outgoing<'a>>,
     into: Option<Incoming<'a>>,
 }
 
-impl Both<'_> {
+impl PeerTransfers<'_> {
     fn is_done(&self) -> bool {
         let is_sent = self.out.as_ref().is_none_or(Outgoing::is_done);
         is_sent && self.into.as_ref().is_none_or(Incoming::is_done)
@@ -310,7 +315,7 @@ impl<'a> Incoming<'a> {
         Ok(true)
     }
 
-    /// Copies a piece to its place.
+    /// Copies a piece into the target.
     fn take(&mut self, piece: &[u8], exchange: &Exchange<'_>, from: Rank) -> Result<(), Error> {
         let unreadable = || failed(exchange.call, &format!("rank {from} sent what is no message"));
         let mut bytes = piece;
@@ -336,13 +341,13 @@ impl<'a> Incoming<'a> {
 }
 
 /// Pauses between polls: short at first, and after each progress.
-struct Pace {
+struct Backoff {
     busy: Duration,
     idle: Duration,
     last: Instant,
 }
 
-impl Pace {
+impl Backoff {
     fn start() -> Self {
         Self { busy: BRIEFLY, idle: Duration::ZERO, last: Instant::now() }
     }

@@ -86,7 +86,7 @@ pub(super) struct World {
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
     /// True once the others have been told that the group has ended.
-    pub(super) has_told: AtomicBool,
+    pub(super) has_notified: AtomicBool,
 }
 
 impl World {
@@ -144,7 +144,12 @@ pub fn start(launcher: &Launcher, rank: Rank, world: WorldSize) -> Result<(), St
         (library.version.clone(), library.file.display().to_string(), library.initialise())
     };
     let (own, size) = seen.map_err(|why| StartError::Refused { version: version.clone(), why })?;
-    WORLD.get_or_init(|| World { library, rank, size: world, has_told: AtomicBool::new(false) });
+    WORLD.get_or_init(|| World {
+        library,
+        rank,
+        size: world,
+        has_notified: AtomicBool::new(false),
+    });
     if size != world.get() as i32 {
         return Err(StartError::OtherLauncher { launched: world, seen: size, version, file });
     }

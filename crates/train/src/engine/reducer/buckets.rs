@@ -39,8 +39,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Buckets in reverse registration order, the order in which backward finishes parameters: those of
-    /// each phase apart.
+    /// Buckets in reverse registration order, the order in which backward finishes parameters:
+    /// those of each phase apart.
     pub(crate) fn of(plan: &Plan, params: &Params) -> Self {
         let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
         let mut orders: BTreeMap<(u64, Option<u64>), Vec<usize>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
-//! communication thread reduces full buckets while backward goes on. They are sums; `optimizer_step.rs`
-//! divides.
+//! communication thread reduces full buckets while backward goes on. They are sums;
+//! `optimizer_step.rs` divides.
 //!
 //! A bucket's memory is owned by the thread that works on it: it is moved to the communication
 //! thread when its last gradient is in, and comes back reduced. The training thread reduces the
@@ -37,18 +37,18 @@ use crate::units::Rank;
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct CpuReducer {
     store: Arc<Store>,
-    sums: Sums,
-    reduced: Receiver<Reduced>,
+    sums: BucketReduction,
+    reduced: Receiver<ReducedBucket>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Owner of each parameter, and division of each bucket among the ranks.
-struct Divided {
+struct ShardedBuckets {
     ownership: Arc<Ownership>,
     buckets: Vec<Division>,
 }
 
-struct Reduced {
+struct ReducedBucket {
     bucket: usize,
     segment: GradientBuffer,
     /// Sums of squares of the members, in their order; zero for those that are not this rank's.
@@ -68,11 +68,12 @@ impl CpuReducer {
             None => (layout, None),
             Some(ownership) => {
                 let (layout, buckets) = ownership.divide(layout);
-                (layout, Some(Arc::new(Divided { ownership, buckets })))
+                (layout, Some(Arc::new(ShardedBuckets { ownership, buckets })))
             }
         };
         let segments = collective.segments(&layout.lengths)?;
-        let sums = Sums { collective: collective.clone(), layout: layout.clone(), divided };
+        let sums =
+            BucketReduction { collective: collective.clone(), layout: layout.clone(), divided };
         let (full, to_reduce) = channel();
         let (done, reduced) = channel();
         let thread = std::thread::Builder::new()
@@ -93,7 +94,10 @@ impl CpuReducer {
         Ok(Self { store, sums, reduced, thread: Some(thread) })
     }
 
-    fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
+    fn take_back(
+        &self,
+        ReducedBucket { bucket, segment, result }: ReducedBucket,
+    ) -> Result<(), Error> {
         let mut state = self.store.state();
         state.segments[bucket] = Some(segment);
         for (&parameter, squares) in self.store.layout.buckets[bucket].iter().zip(result?) {
@@ -108,7 +112,7 @@ impl CpuReducer {
         let state = self.store.state();
         let gradient = |(index, (slot, &is_trained)): (usize, (&Slot, &bool))| {
             let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
-            let is_here = is_trained && self.sums.are_here(index);
+            let is_here = is_trained && self.sums.is_mine(index);
             if is_here { &segment[slot.start..slot.start + slot.len] } else { &[] }
         };
         let slots = self.store.layout.slots.iter().zip(&state.progress.trained);
@@ -184,7 +188,7 @@ impl Reducer for CpuReducer {
         if failpoint::flips("reduced")
             && let Some(segment) = &mut self.store.state().segments[0]
         {
-            turn_bit(&mut segment[0], 22);
+            flip_bit(&mut segment[0], 22);
         }
         Ok(started.elapsed())
     }
@@ -209,7 +213,7 @@ impl Reducer for CpuReducer {
         let mut state = self.store.state();
         let State { segments, progress, .. } = &mut *state;
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
-            let is_here = progress.trained[index] && self.sums.are_here(index);
+            let is_here = progress.trained[index] && self.sums.is_mine(index);
             if let Some(segment) = segments[slot.bucket].as_mut()
                 && is_here
             {
@@ -232,20 +236,20 @@ impl Reducer for CpuReducer {
                 let all =
                     values.iter_mut().zip(gradients).zip(&mut *states).zip(params).zip(counts);
                 // Those of other ranks come from them.
-                let all = all.enumerate().filter(|(index, _)| self.sums.are_here(*index));
+                let all = all.enumerate().filter(|(index, _)| self.sums.is_mine(*index));
                 update.apply(all.map(|(index, ((((values, gradient), state), param), &count))| {
                     Part { values, gradient, state, index, shape: param.shape(), count }
                 }));
                 if failpoint::flips("weights") {
-                    turn_bit(&mut values[0][0], 0);
+                    flip_bit(&mut values[0][0], 0);
                 }
             })
         })?;
         if let Some(ParameterState { tensors, average }) = states.first_mut() {
             if let Some(tensor) = tensors.first_mut() {
-                turn_bit_of(&mut tensor.values, "optimizer_state");
+                flip_bit_of(&mut tensor.values, "optimizer_state");
             }
-            turn_bit_of(average, "averages");
+            flip_bit_of(average, "averages");
         }
         Ok(())
     }
@@ -273,7 +277,11 @@ impl Drop for CpuReducer {
 
 /// Body of the communication thread: reduces buckets in the order in which they come, and measures
 /// them while they are in the cache and backward goes on.
-fn communicate(sums: &Sums, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) {
+fn communicate(
+    sums: &BucketReduction,
+    to_reduce: &Receiver<FullBucket>,
+    done: &Sender<ReducedBucket>,
+) {
     for full in to_reduce {
         if done.send(sums.reduce(full, sum_of_squares)).is_err() {
             return;
@@ -283,22 +291,26 @@ fn communicate(sums: &Sums, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) 
 
 /// Sums buckets over the ranks.
 #[derive(Clone)]
-struct Sums {
+struct BucketReduction {
     collective: Arc<dyn Collective>,
     layout: Layout,
     /// `None` where every rank gets all sums.
-    divided: Option<Arc<Divided>>,
+    divided: Option<Arc<ShardedBuckets>>,
 }
 
-impl Sums {
+impl BucketReduction {
     /// True if this rank gets the sum of the parameter's gradients.
-    fn are_here(&self, parameter: usize) -> bool {
+    fn is_mine(&self, parameter: usize) -> bool {
         is_mine(self.divided.as_ref().map(|divided| &*divided.ownership), parameter)
     }
 
     /// Sums one bucket over the ranks and measures its members, those that are this rank's, with
     /// `squares`.
-    fn reduce(&self, Full { bucket, mut segment }: Full, squares: fn(&[f32]) -> f64) -> Reduced {
+    fn reduce(
+        &self,
+        FullBucket { bucket, mut segment }: FullBucket,
+        squares: fn(&[f32]) -> f64,
+    ) -> ReducedBucket {
         let divided = self.divided.as_ref();
         let division = divided.map(|divided| (&divided.buckets[bucket], &divided.ownership));
         let summed = match division {
@@ -307,7 +319,7 @@ impl Sums {
         };
         let of = |&parameter: &usize| {
             let Slot { start, len, .. } = self.layout.slots[parameter];
-            if self.are_here(parameter) { squares(&segment[start..start + len]) } else { 0.0 }
+            if self.is_mine(parameter) { squares(&segment[start..start + len]) } else { 0.0 }
         };
         let result = summed.map(|()| self.layout.buckets[bucket].iter().map(of).collect());
         if let Some((division, _)) = division.filter(|(_, of)| of.frees_gradients)
@@ -315,16 +327,16 @@ impl Sums {
         {
             segment.release(&division.others);
         }
-        Reduced { bucket, segment, result }
+        ReducedBucket { bucket, segment, result }
     }
 }
 
 /// Has the first number of `values` go wrong, if that is asked for at `point`.
-fn turn_bit_of(values: &mut [f32], point: &str) {
+fn flip_bit_of(values: &mut [f32], point: &str) {
     if failpoint::flips(point)
         && let Some(value) = values.first_mut()
     {
-        turn_bit(value, 0);
+        flip_bit(value, 0);
     }
 }
 
@@ -340,7 +352,7 @@ struct Store {
 }
 
 /// A bucket that leaves.
-struct Full {
+struct FullBucket {
     bucket: usize,
     segment: GradientBuffer,
 }
@@ -349,7 +361,7 @@ struct State {
     /// `None` while the communication thread has the bucket.
     segments: Vec<Option<GradientBuffer>>,
     /// `None` once the reducer is closing.
-    full: Option<Sender<Full>>,
+    full: Option<Sender<FullBucket>>,
     progress: Progress,
     /// Sum of the squares of each parameter's reduced gradient.
     squares: Vec<f64>,
@@ -407,7 +419,7 @@ impl Store {
     }
 
     /// Takes the next bucket, after the lower part of the tree.
-    fn close_next(&self, state: &mut State) -> Option<Full> {
+    fn close_next(&self, state: &mut State) -> Option<FullBucket> {
         let bucket = state.progress.order[state.progress.next];
         self.zero_unwritten(state, bucket);
         state.progress.next += 1;
@@ -416,9 +428,9 @@ impl Store {
             add(&mut segment, &earlier[bucket]);
         }
         if failpoint::flips("gradient") {
-            turn_bit(&mut segment[0], 22);
+            flip_bit(&mut segment[0], 22);
         }
-        Some(Full { bucket, segment })
+        Some(FullBucket { bucket, segment })
     }
 
     /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
@@ -457,7 +469,7 @@ impl Store {
 }
 
 /// Flips a bit, as failing memory does.
-fn turn_bit(value: &mut f32, bit: u32) {
+fn flip_bit(value: &mut f32, bit: u32) {
     *value = f32::from_bits(value.to_bits() ^ 1 << bit);
 }
 
@@ -475,7 +487,9 @@ fn copy(to: &mut [f32], values: &[f32]) {
 impl CpuReducer {
     /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
     fn share_squares(&self) -> Result<(), Error> {
-        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
+        let Some(ShardedBuckets { ownership, .. }) = self.sums.divided.as_deref() else {
+            return Ok(());
+        };
         let mut state = self.store.state();
         let squares = &mut state.squares;
         let mine: Vec<f64> =
@@ -498,8 +512,10 @@ impl CpuReducer {
         params: &[Param],
         states: &mut [ParameterState],
     ) -> Result<(), Error> {
-        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
-        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        let Some(ShardedBuckets { ownership, .. }) = self.sums.divided.as_deref() else {
+            return Ok(());
+        };
+        let failed = Error::tensor("sharing", 0);
         let vars: Vec<_> =
             params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
         let trained = self.store.state().progress.trained.clone();

@@ -34,14 +34,14 @@ use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
 use memory::Buckets;
 pub(crate) use store::Marks;
-use store::{Carried, Carrier, State, Store};
+use store::{BucketInTransit, StagingCarrier, State, Store};
 use updaters::{DeviceState, OptimizerState, on_device};
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
     store: Arc<Store>,
     /// Description of the path of gradients to the other ranks, if not through NCCL.
-    way: Option<String>,
+    transport: Option<String>,
     states: Vec<DeviceState>,
     gpu: Gpu,
     /// `None` without `distributed.zero_stage`.
@@ -55,27 +55,21 @@ pub(crate) struct GpuReducer {
     follower: Option<Updater>,
 }
 
-/// Buckets and optimizer state of a rank on a GPU, to be allocated there.
-pub(crate) struct Held<'a> {
-    pub(crate) layout: Layout,
-    /// True if buckets leave as soon as they are full.
-    pub(crate) overlap: bool,
-    pub(crate) plan: &'a OptimizerPlan,
-    pub(crate) params: &'a Params,
-    /// As the run begins or was restored; only of what this rank owns.
-    pub(crate) states: &'a [ParameterState],
-    /// Who owns which parameter, where they have owners.
-    pub(crate) ownership: Option<Arc<Ownership>>,
-}
-
 impl GpuReducer {
-    /// Buckets of `layout` and the optimizer's state in the memory of `gpu`.
+    /// Allocates buckets of `layout`, and the optimizer's state, in the memory of `gpu`. With
+    /// `overlap` buckets leave as soon as they are full. `states` are those at the start or the
+    /// resume of the run, only of the parameters that this rank owns.
     pub(crate) fn new(
         gpu: &Gpu,
         collective: &Arc<dyn Collective>,
-        Held { layout, overlap, plan, params, states, ownership }: Held<'_>,
+        layout: Layout,
+        overlap: bool,
+        plan: &OptimizerPlan,
+        params: &Params,
+        states: &[ParameterState],
+        ownership: Option<Arc<Ownership>>,
     ) -> std::result::Result<Self, Error> {
-        let failed = |source| Error::Tensor { phase: "first", step: 0, source };
+        let failed = Error::tensor("first", 0);
         let device = gpu.device();
         let (layout, divisions) = match &ownership {
             Some(ownership) => ownership.divide(layout),
@@ -92,16 +86,16 @@ impl GpuReducer {
         let updater = of.updater(gpu, &layout, &buckets, &trained).map_err(failed)?;
         let follower = of.follower(gpu, &trained).map_err(failed)?;
         let mut reducer = None;
-        let mut way = None;
+        let mut transport = None;
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
             let staging =
                 Staging::new(gpu, segments, GradientBuffer::has_own_pages).map_err(failed)?;
-            way = Some(staging.describe());
+            transport = Some(staging.describe());
             let back = (0..layout.lengths.len()).map(|bucket| buckets.mine(bucket)).collect();
             let parts = divisions.into_iter().map(|division| division.parts).collect();
             let parts = ownership.is_some().then_some(parts);
-            let carrier = Carrier { staging, back };
+            let carrier = StagingCarrier { staging, back };
             reducer = Some(HostStagedReducer::start(collective.clone(), parts, carrier)?);
         }
         let state = State {
@@ -120,12 +114,12 @@ impl GpuReducer {
         let store = Arc::new(store);
         let gpu = gpu.clone();
         let on_cpu = plan.on_cpu;
-        Ok(Self { store, way, states, gpu, ownership, updater, on_cpu, trained, follower })
+        Ok(Self { store, transport, states, gpu, ownership, updater, on_cpu, trained, follower })
     }
 
     /// Sums the buckets that have not left, and waits for all.
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
-        let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
+        let failed = Error::tensor("reduction", 0);
         let mut state = self.store.state();
         let state = &mut *state;
         while state.progress.next < state.progress.order.len() {
@@ -135,7 +129,7 @@ impl GpuReducer {
             return Err(failure.into());
         }
         if let Some(reducer) = &mut state.reducer {
-            reducer.finish(|back: Carried| back.arrive(&self.store.gpu))?;
+            reducer.finish(|back: BucketInTransit| back.arrive(&self.store.gpu))?;
         }
         self.measure()?;
         if let Some(gpus) = self.store.collective.on_gpu() {
@@ -158,7 +152,7 @@ impl Reducer for GpuReducer {
     }
 
     fn describe(&self) -> Option<String> {
-        self.way.clone()
+        self.transport.clone()
     }
 
     fn buckets(&self) -> Vec<Tensor> {
@@ -224,7 +218,7 @@ impl Reducer for GpuReducer {
         Ok(true)
     }
 
-    fn hear(&self) -> Result<Vec<[f64; 2]>> {
+    fn read_device_results(&self) -> Result<Vec<[f64; 2]>> {
         let mut state = self.store.state();
         let StepNumbers { squares, passes } = state.ledger.read()?;
         state.squares = squares;
@@ -238,7 +232,7 @@ impl Reducer for GpuReducer {
 
     fn end_shard(&self) -> std::result::Result<(), Error> {
         let mut state = self.store.state();
-        let close = |source| Error::Tensor { phase: "end of a shard", step: 0, source };
+        let close = Error::tensor("end of a shard", 0);
         self.store.close_shard(&mut state).map_err(close)
     }
 
@@ -325,7 +319,7 @@ impl Reducer for GpuReducer {
         _: &mut [ParameterState],
     ) -> std::result::Result<(), Error> {
         self.share(params)?;
-        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        let failed = Error::tensor("sharing", 0);
         self.follow(update).map_err(failed)
     }
 

@@ -12,7 +12,7 @@ use crate::engine::error::Error;
 pub(super) type Sum<'a> = &'a mut dyn FnMut(&mut GradientBuffer) -> Result<(), collective::Error>;
 
 /// Takes a bucket to the ranks' memory and back.
-pub(super) trait Carry: Send {
+pub(super) trait BucketCarrier: Send {
     /// A moment of the device that holds the buckets.
     type Moment: Send;
 
@@ -44,7 +44,7 @@ impl<M: Send + 'static> HostStagedReducer<M> {
     pub(super) fn start(
         collective: Arc<dyn Collective>,
         parts: Parts,
-        mut carrier: impl Carry<Moment = M> + 'static,
+        mut carrier: impl BucketCarrier<Moment = M> + 'static,
     ) -> Result<Self, Error> {
         let (ready, to_sum) = channel();
         let (done, back) = channel();
@@ -125,7 +125,7 @@ fn sum(
 }
 
 /// Body of the thread. After a failure nothing more is summed: the group has ended.
-fn carry_all<C: Carry>(
+fn carry_all<C: BucketCarrier>(
     sum: impl Fn(usize, &mut GradientBuffer) -> Result<(), collective::Error>,
     carrier: &mut C,
     to_sum: &Receiver<(usize, C::Moment)>,
@@ -150,13 +150,13 @@ mod tests {
     use crate::units::{Rank, WorldSize};
 
     /// Buckets in the CPU's memory as if it were a GPU's. A moment is the bucket's values then.
-    struct Made {
+    struct FakeDevice {
         segments: Vec<GradientBuffer>,
         /// The bucket that the device loses.
         loses: Option<usize>,
     }
 
-    impl Carry for Made {
+    impl BucketCarrier for FakeDevice {
         type Moment = Vec<f32>;
 
         fn carry(
@@ -193,7 +193,7 @@ mod tests {
     fn steps(group: &Arc<dyn Collective>, loses: Option<usize>) -> Result<Vec<Vec<f32>>, String> {
         let segments = group.segments(&LENGTHS).map_err(|error| error.to_string())?;
         let mut reducer =
-            HostStagedReducer::start(group.clone(), None, Made { segments, loses }).unwrap();
+            HostStagedReducer::start(group.clone(), None, FakeDevice { segments, loses }).unwrap();
         let mut found = Vec::new();
         for step in 0..2 {
             for (bucket, length) in LENGTHS.into_iter().enumerate() {

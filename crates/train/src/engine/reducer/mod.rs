@@ -10,7 +10,7 @@ mod progress;
 
 pub(super) use cpu::CpuReducer;
 #[cfg(feature = "cuda")]
-pub(super) use gpu::{GpuReducer, Held, Marks};
+pub(super) use gpu::{GpuReducer, Marks};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(crate) trait Reducer: Send {
     /// Loss and right answers of each pass that noted them; on a GPU [`Reducer::squares`] is known
     /// from then on. The one wait of a step.
     #[cfg(feature = "cuda")]
-    fn hear(&self) -> candle_core::Result<Vec<[f64; 2]>> {
+    fn read_device_results(&self) -> candle_core::Result<Vec<[f64; 2]>> {
         Ok(Vec::new())
     }
 

@@ -19,7 +19,7 @@ impl GpuReducer {
     /// Measures the summed gradients of all ranks. Those that are summed on the GPUs need not be
     /// there yet.
     pub(super) fn measure(&self) -> std::result::Result<(), Error> {
-        let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
+        let failed = Error::tensor("reduction", 0);
         let collective = &self.store.collective;
         let gpus = collective.on_gpu();
         if let Some(gpus) = gpus {
@@ -48,7 +48,7 @@ impl GpuReducer {
     /// Gives the parameters that this rank has moved to the others, and takes theirs.
     pub(super) fn share(&self, params: &[Param]) -> std::result::Result<(), Error> {
         let Some(ownership) = &self.ownership else { return Ok(()) };
-        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        let failed = Error::tensor("sharing", 0);
         let owned =
             |&index: &usize| Ok((ownership.owner(index), params[index].var()?.as_tensor().clone()));
         let owned: Result<Vec<(Rank, Tensor)>> = self.trained.iter().map(owned).collect();
@@ -63,7 +63,7 @@ impl GpuReducer {
     }
 
     fn share_through_cpu(&self, owned: &[(Rank, Tensor)]) -> std::result::Result<(), Error> {
-        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        let failed = Error::tensor("sharing", 0);
         let collective = self.store.collective.as_ref();
         let me = collective.rank();
         let home = |(owner, values): &(Rank, Tensor)| {

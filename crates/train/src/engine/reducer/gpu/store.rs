@@ -12,7 +12,7 @@ use crate::collective::{self, Collective, GradientBuffer};
 use crate::engine::error::Error;
 use crate::engine::graph_capture::{Kind, kind_of_pass};
 use crate::engine::reducer::buckets::{Layout, Slot};
-use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
+use crate::engine::reducer::host_staged::{BucketCarrier, HostStagedReducer, Sum};
 use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, Staging, clear, put};
@@ -28,7 +28,7 @@ pub(super) struct Store {
 
 pub(super) struct State {
     /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
-    pub(super) reducer: Option<HostStagedReducer<Carried>>,
+    pub(super) reducer: Option<HostStagedReducer<BucketInTransit>>,
     pub(super) buckets: Buckets,
     pub(super) progress: Progress,
     /// Losses and other results of the step's passes.
@@ -109,7 +109,7 @@ impl Store {
             *failure = freed.and_then(|()| gpus.enqueue(buckets.sum(bucket, &values))).err();
             buckets.left(bucket);
         } else if let Some(reducer) = reducer {
-            reducer.send(bucket, Carried { moment: Moment::now(&self.gpu)?, values });
+            reducer.send(bucket, BucketInTransit { moment: Moment::now(&self.gpu)?, values });
             if buckets.carry_off(bucket) {
                 reducer.take_arrived(|back| back.arrive(&self.gpu));
             }
@@ -173,37 +173,37 @@ impl Store {
 }
 
 /// The way of each bucket.
-pub(super) struct Carrier {
+pub(super) struct StagingCarrier {
     pub(super) staging: Staging<GradientBuffer>,
     /// Elements of each bucket that come back, and the tensor that they go to.
     pub(super) back: Vec<(Range<usize>, Tensor)>,
 }
 
 /// A bucket that is away, and a moment: when it may be read, or when its sums are back.
-pub(super) struct Carried {
+pub(super) struct BucketInTransit {
     pub(super) moment: Moment,
     pub(super) values: Tensor,
 }
 
-impl Carried {
+impl BucketInTransit {
     /// Lets later work wait until the sums are back.
     pub(super) fn arrive(self, gpu: &Gpu) -> Result<(), Error> {
         self.moment.goes_before(gpu).map_err(failed)
     }
 }
 
-impl Carry for Carrier {
-    type Moment = Carried;
+impl BucketCarrier for StagingCarrier {
+    type Moment = BucketInTransit;
 
     fn carry(
         &mut self,
         bucket: usize,
-        Carried { moment, values }: Carried,
+        BucketInTransit { moment, values }: BucketInTransit,
         sum: Sum<'_>,
-    ) -> Result<Carried, Error> {
+    ) -> Result<BucketInTransit, Error> {
         let carried = self.staging.visit(bucket, (&values, &moment), &self.back[bucket], sum);
         let moment = carried.map_err(failed)??;
-        Ok(Carried { moment, values })
+        Ok(BucketInTransit { moment, values })
     }
 }
 
