@@ -1,5 +1,4 @@
-//! One rank's work: a model, its loss, the sums over ranks, the optimizer, and the engine that
-//! steps.
+//! One rank's work: a model, its loss, the sums over ranks, the optimizer, and the engine that steps.
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
 #[cfg(feature = "cuda")]

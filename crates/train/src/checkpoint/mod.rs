@@ -1,8 +1,7 @@
 //! `TrainState` <-> a folder that is complete or absent.
 //!
 //! ```text
-//! checkpoints/<name>/<run>/step-00001000/{model.safetensors, optimizer.safetensors, state.json,
-//! MANIFEST.json}
+//! checkpoints/<name>/<run>/step-00001000/{model.safetensors, optimizer.safetensors, state.json, MANIFEST.json}
 //!                          latest -> step-00001000      best -> step-00000800
 //! ```
 //!
