@@ -115,7 +115,7 @@ pub struct Started {
     /// Work that is left to do for that step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
-    /// Why the group was started again before, oldest first.
+    /// Reasons for earlier restarts of the group, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<String>,
 }
@@ -288,7 +288,7 @@ pub struct Saved {
     /// Checkpoints since the last one that this one replaced, because the disk was busy.
     #[serde(default)]
     pub replaced: u64,
-    /// Why an older checkpoint that is not kept could not be deleted; a warning tells of it.
+    /// Error with which an older checkpoint could not be deleted; a warning shows it.
     #[serde(skip)]
     pub surplus: Option<String>,
 }
@@ -296,7 +296,7 @@ pub struct Saved {
 /// Last words of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Why it ended.
+    /// Reason of the end.
     pub reason: Reason,
     /// Last step.
     pub step: u64,
@@ -334,7 +334,7 @@ pub struct Best {
     pub step: u64,
 }
 
-/// Why a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {

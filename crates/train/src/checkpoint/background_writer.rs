@@ -69,7 +69,7 @@ struct Writing {
 /// A checkpoint that the disk has been writing for long, while others were due.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overdue {
-    /// For how long.
+    /// Time since the writing began.
     pub time: Duration,
     /// Checkpoints that were due meanwhile.
     pub due: u64,
@@ -357,7 +357,7 @@ impl SharedState {
         Ok(std::mem::take(&mut self.saved))
     }
 
-    /// Says once what went wrong; the writer is then at its end.
+    /// Returns the failure once; the writer has then ended.
     fn fail(&mut self) -> Result<(), Error> {
         match self.failure.take() {
             None => Ok(()),

@@ -32,7 +32,7 @@ pub(crate) trait Source: Sync {
 
 /// Memory that can be filled with values.
 pub(crate) trait Target: Send {
-    /// Gives the memory to `fill`.
+    /// Calls `fill` with the memory.
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()>;
 
     /// True if this rank keeps the values at all.

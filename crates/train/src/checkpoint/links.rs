@@ -36,8 +36,8 @@ pub(crate) fn copies(folder: &Path) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
 }
 
-/// Gives copies of checkpoints their own names, and removes those that are there twice, so that
-/// links can be made.
+/// Renames copies of checkpoints to their own names, and removes those that are there twice, so
+/// that links can be made.
 pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
     for copy in copies(folder) {
         // A folder that is not a checkpoint belongs to the user.

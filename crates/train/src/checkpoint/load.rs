@@ -85,8 +85,8 @@ pub struct Restored {
     pub passed_over: Vec<SkippedCheckpoint>,
 }
 
-/// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links,
-/// one that is there under no other name counts too.
+/// Returns all checkpoints of `folder`, oldest first. Where a copy of the run has folders instead
+/// of links, one that is there under no other name counts too.
 ///
 /// # Errors
 ///

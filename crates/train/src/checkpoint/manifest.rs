@@ -159,7 +159,7 @@ impl Manifest {
         serde_json::to_vec_pretty(&value).map_err(failed)
     }
 
-    /// Why the manifest makes no sense, if it does not.
+    /// Returns what makes no sense in the manifest, if anything.
     fn nonsense(&self) -> Option<String> {
         let missing = FILES.iter().find(|name| !self.files.contains_key(**name));
         let missing = missing.map(|name| format!("it does not name `{name}`"));

@@ -56,7 +56,7 @@ const STATE: &str = "state.json";
 /// The files of a checkpoint beside its manifest.
 pub(crate) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
 
-/// Why a checkpoint is made; the more important, the greater.
+/// Importance of a checkpoint; a more important one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Importance {
     /// It was time.
@@ -65,7 +65,7 @@ pub enum Importance {
     Best,
 }
 
-/// Why a checkpoint cannot be written or used.
+/// A failure to write or use a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -31,7 +31,7 @@ pub struct WrittenCheckpoint {
     pub(crate) path: PathBuf,
     /// True if no checkpoint is better.
     pub(crate) best: bool,
-    /// Why an older checkpoint that is not kept is still there.
+    /// Error with which an older checkpoint could not be deleted.
     pub(crate) surplus: Option<String>,
 }
 

@@ -23,13 +23,13 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A group of this program that can be polled while this rank waits for something else.
 pub(super) trait Control: Collective {
-    /// Why the group has ended, if it has. Does not wait.
+    /// Returns the error with which the group has ended, if it has. Does not wait.
     fn end(&self) -> Option<Error>;
 
     /// True if this rank was told to wait no longer.
     fn gives_up(&self) -> bool;
 
-    /// Notes for the others that this rank begins to wait for the library once more.
+    /// Announces to the others that this rank begins to wait for the library once more.
     fn begin_wait(&self);
 
     /// The ranks that have begun to wait for it less often than this one; `None` = none of this
@@ -171,7 +171,7 @@ fn wait_for<T>(
     }
 }
 
-/// Who did not come, as far as that is known.
+/// The error of a wait that was too long; it names the missing ranks, as far as they are known.
 fn late(control: &dyn Control, what: &str, waited: Duration) -> Error {
     let seconds = waited.as_secs_f64();
     let nccl = |why| Error::Nccl { what: format!("{what} within {seconds:.1} s{why}") };

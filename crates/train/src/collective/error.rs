@@ -1,4 +1,4 @@
-//! Why a collective failed.
+//! Errors of collectives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Missing {
     pub begun: u64,
 }
 
-/// Why a collective failed. Any of them ends the group.
+/// A failure of a collective. Any of them ends the group.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Some ranks did not join the call within the deadline.
@@ -88,7 +88,7 @@ impl Error {
         }
     }
 
-    /// Who has ended the group and why, as `rank` tells others of it.
+    /// Returns the rank that ended the group and its reason, for the messages of `rank` to others.
     pub(super) fn abort_reason(&self, rank: Rank) -> (Rank, String) {
         match self {
             Self::Aborted { by, reason } => (*by, reason.clone()),

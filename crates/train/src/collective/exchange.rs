@@ -156,8 +156,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Why a rank that reads nothing more has gone, if it sent that: in place of its message, or
-    /// after it.
+    /// Returns the reason of a rank that reads nothing more, if it sent one: in place of its
+    /// message, or after it.
     fn pending_end(&mut self, exchange: &Exchange<'_>) -> Option<Error> {
         let Exchange { rank: own, call, round, .. } = *exchange;
         let Self { connection: Connection { socket, receive, rank, .. }, into, .. } = self;

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use crate::collective::shared_mapping::SharedFloats;
 use crate::memory::{Pages, release_pages};
 
-/// Some elements of a segment, in their order.
+/// Ranges of elements of a segment, in their order.
 pub type Elements = Vec<Range<usize>>;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
@@ -42,9 +42,9 @@ impl GradientBuffer {
         matches!(self.memory, Memory::Shared(_))
     }
 
-    /// Gives the memory of these elements, as far as it is whole pages, back to the system until
-    /// they are written again. They have no meaning until then. No rank may be in a reduction of
-    /// this segment.
+    /// Returns the memory of these elements, as far as it is whole pages, to the system until they
+    /// are written again. They have no meaning until then. No rank may be in a reduction of this
+    /// segment.
     pub fn release(&mut self, elements: &[Range<usize>]) {
         let pages = match self.memory {
             Memory::Private(_) => Pages::Private,

@@ -102,7 +102,7 @@ pub trait OnGpu {
     /// Enqueues an exchange on the GPU, after all earlier work. Later work may overlap with it.
     fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error>;
 
-    /// Lets later work of the GPU wait for all that was enqueued.
+    /// Makes later work of the GPU wait for all that was enqueued.
     fn join(&self) -> Result<(), Error>;
 
     /// Waits until all that was enqueued is complete.

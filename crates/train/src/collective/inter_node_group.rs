@@ -52,7 +52,7 @@ pub(super) struct InterNodeGroup {
     machine: usize,
     /// For each machine, the ranks at which the subtrees begin that it sums alone.
     starts: Vec<Vec<usize>>,
-    /// Who adds up.
+    /// Selects who adds up: we, or the library behind the links.
     adds: AllReduce,
     /// Present where its machine has more ranks.
     wait_hook: Option<WaitHook>,
@@ -87,7 +87,8 @@ impl State {
 }
 
 impl InterNodeGroup {
-    /// Takes over the connections to all other ranks, each on a machine of its own. Does not wait.
+    /// Opens the group over connections to all other ranks, each on a machine of its own. Does not
+    /// wait.
     pub(super) fn open(
         rank: Rank,
         world: WorldSize,

@@ -53,8 +53,8 @@ pub(super) trait Links: Send {
     /// Tells all others why the group has ended.
     fn end_all(&mut self, rank: Rank, error: &Error);
 
-    /// Why the group has ended, as far as the links show between two calls. A message of a leader
-    /// that is ahead, in its next call, is left unread. Does not wait.
+    /// Returns the reason for which the group has ended, as far as the links show it between two
+    /// calls. A message of a leader that is ahead, in its next call, is left unread. Does not wait.
     #[cfg(any(feature = "cuda", test))]
     fn received_end(&mut self, call: &Call) -> Option<Error>;
 
@@ -107,7 +107,7 @@ impl Interrupts {
         self.gives_up.load(Ordering::SeqCst)
     }
 
-    /// Why to end the group, if that was requested.
+    /// Returns the reason to end the group, if that was requested.
     pub(super) fn reason(&self) -> Option<String> {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -43,7 +43,7 @@ pub(super) struct LeaderReduction<'a> {
 pub(super) struct Shm {
     rank: Rank,
     world: WorldSize,
-    /// By which number errors name the first rank.
+    /// Number of the first rank in messages.
     first: Rank,
     mapping: Arc<Mapping>,
     /// True if this rank shall wait no longer.
@@ -183,7 +183,7 @@ impl Shm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `reduce` work on the areas of all ranks while they wait for each other.
+    /// Runs `reduce` on the areas of all ranks while they wait for each other.
     fn reduction(
         &self,
         op: Op,

@@ -57,7 +57,7 @@ const OP: usize = 1;
 const BYTES: usize = 2;
 const TAG: usize = 3;
 const OWN: usize = 4;
-/// When its rank arrived, in nanoseconds of the machine's monotonic clock.
+/// Time of the rank's arrival, in nanoseconds of the machine's monotonic clock.
 const ARRIVED_AT: usize = 5;
 
 const ENDED: u32 = 1 << 31;
@@ -78,7 +78,7 @@ pub(super) struct ShmBarrier {
     mapping: Arc<Mapping>,
     rank: Rank,
     world: WorldSize,
-    /// By which number the first rank is named.
+    /// Number of the first rank in messages.
     first: Rank,
     timeout: Duration,
     /// True if every rank has a core.
@@ -148,8 +148,8 @@ impl ShmBarrier {
         self.field(rank, OWN)
     }
 
-    /// By how many nanoseconds each rank arrived later than the first at the call that was begun
-    /// last.
+    /// Returns the nanoseconds by which each rank arrived later than the first at the call that was
+    /// begun last.
     pub(super) fn lags(&self) -> impl Iterator<Item = u64> {
         let arrived_at = || (0..self.world.get()).map(|rank| self.field(Rank(rank), ARRIVED_AT));
         let first = arrived_at().min().unwrap_or(0);
@@ -347,12 +347,12 @@ fn ended(mapping: &Mapping) -> Error {
     Error::Aborted { by, reason: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
-/// Why the group ended, if it did.
+/// Returns the error with which the group ended, if it did.
 pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
     (mapping.word(ARRIVALS).load(Acquire) & ENDED != 0).then(|| ended(mapping))
 }
 
-/// Notes that `rank` begins to wait for a library once more.
+/// Counts that `rank` begins to wait for a library.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn begin_wait(mapping: &Mapping, rank: Rank) {
     mapping.word(arrived(rank) + WAITS).fetch_add(1, SeqCst);

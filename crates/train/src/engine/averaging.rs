@@ -1,7 +1,7 @@
 //! The average of the weights (`[ema]`, `[swa]`, `[lookahead]`): what is evaluated, tested and
 //! sampled in the weights' place.
 //!
-//! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
+//! With `ema.use_buffers` the running statistics have averages too, after those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.
 //!
 //! Lookahead's averages are its slow weights: every `k` steps they move a fraction of the way to
@@ -68,8 +68,8 @@ impl Engine {
         Ok(result)
     }
 
-    /// Takes over the state of the optimizer, and the averages, of other parameters, which `of` is
-    /// the state of.
+    /// Adopts the optimizer state and the averages of other parameters, which belong to the train
+    /// state `of`.
     pub fn adopt(
         &mut self,
         of: &TrainState,

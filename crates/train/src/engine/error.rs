@@ -1,4 +1,4 @@
-//! Why training cannot go on.
+//! Errors of training and evaluation.
 
 use crate::collective;
 use crate::data;
@@ -137,7 +137,7 @@ pub enum Error {
     /// The run is asked to stop, and does not wait for the end of an evaluation.
     #[error("the evaluation was broken off, as the run is asked to stop")]
     BrokenOff(Stop),
-    /// All labels of an evaluation are ones that do not count.
+    /// No label of an evaluation counts.
     #[error("all labels of the {split} samples are ignored (-100), so there is no loss to measure")]
     NothingCounts {
         /// "validation" or "test".

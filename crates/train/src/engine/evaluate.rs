@@ -338,8 +338,8 @@ impl Engine {
         samples.iter().enumerate().map(one).collect()
     }
 
-    /// Lets evaluations name the `most` samples that the model is most wrong about. It takes a loss
-    /// for each sample.
+    /// Makes evaluations report the `most` samples that the model is most wrong about. It takes a
+    /// loss for each sample.
     pub fn name_worst(&mut self, most: usize) {
         self.most_worst = most;
     }
@@ -375,8 +375,8 @@ impl Engine {
         Ok(unreadable)
     }
 
-    /// As [`Engine::audit`], for training: all ranks find at the same step that too many samples of
-    /// the epoch cannot be read.
+    /// Checks for training what [`Engine::audit`] checks for evaluations: all ranks find at the
+    /// same step that too many samples of the epoch cannot be read.
     pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
         let plan = &self.plan;
         let sums = &self.state.sums;

@@ -38,7 +38,7 @@ pub(super) trait Recorder {
     type Recording;
     /// Everything that a pass changes, its results included.
     type State: PartialEq;
-    /// Why a pass failed.
+    /// Error of a pass.
     type Error: std::fmt::Display;
 
     /// Runs the pass.
@@ -77,12 +77,11 @@ pub(super) enum CaptureEvent {
     None,
     /// From now on the recording is replayed.
     Proved,
-    /// From now on no recording is replayed, and why.
+    /// From now on no recording is replayed, for this reason.
     GivenUp(String),
 }
 
 impl<R> Capture<R> {
-    /// Nothing yet.
     pub(super) fn new() -> Self {
         Self::WarmingUp(WARM_UP)
     }

@@ -148,7 +148,7 @@ impl GraphBuffers {
 }
 
 impl CurrentPass<'_> {
-    /// Gives the GPU the pass; nothing waits for it.
+    /// Enqueues the pass on the GPU; nothing waits for it.
     fn enqueue(&self) -> Result<()> {
         let engine = self.engine;
         let _kept = keep_shapes(self.gpu);

@@ -121,7 +121,7 @@ pub struct Components {
     pub scheduler: Box<dyn Scheduler>,
 }
 
-/// Is told what a rank is doing: the step (from 1) and the phase.
+/// Callback for each change of a rank's phase, with the step (from 1).
 pub type Observer = Box<dyn Fn(u64, Phase) + Send>;
 
 impl Engine {
@@ -157,7 +157,7 @@ impl Engine {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
-    /// Tells `observer` from now on what this rank is doing.
+    /// Calls `observer` from now on when this rank's phase changes.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = observer;
     }
@@ -211,7 +211,7 @@ impl Engine {
         &mut self.time
     }
 
-    /// Lets evaluations measure `metric`, too.
+    /// Adds a metric to those that evaluations measure.
     pub fn measure_also(&mut self, metric: Arc<dyn Metric>) {
         if self.metrics.iter().all(|other| other.name() != metric.name()) {
             self.metrics.push(metric);

@@ -162,7 +162,7 @@ impl Engine {
         moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, states))
     }
 
-    /// Notes an update, and which parameters it left out.
+    /// Counts an update, and the parameters that it left out.
     pub(super) fn count_update(&mut self, votes: &[Vote]) {
         self.state.updates += 1;
         for parameter in unused_everywhere(votes) {

@@ -20,7 +20,7 @@ use crate::units::{Bytes, Rank, WorldSize};
 /// Elements that each rank gives in one exchange.
 const ROUND: usize = 1 << 20;
 
-/// Who owns which parameter.
+/// Owner of each parameter.
 pub(super) struct Ownership {
     rank: Rank,
     world: WorldSize,
@@ -39,7 +39,7 @@ pub(super) struct Division {
 }
 
 impl Ownership {
-    /// As the plan asks for; `None` where every rank keeps everything.
+    /// Returns the ownership that the plan asks for; `None` where every rank keeps everything.
     pub(super) fn new(plan: &Plan, params: &Params, rank: Rank, world: WorldSize) -> Option<Self> {
         let stage = plan.distributed.zero_stage;
         if stage == ZeroStage::None || world == WorldSize::ONE {
@@ -63,7 +63,7 @@ impl Ownership {
         self.owners[parameter] == self.rank
     }
 
-    /// Who owns the parameter with this place in registration order.
+    /// Returns the owner of the parameter with this registration index.
     pub(super) fn owner(&self, parameter: usize) -> Rank {
         self.owners[parameter]
     }
@@ -73,7 +73,7 @@ impl Ownership {
         (0..self.owners.len()).filter(move |&index| self.owners[index] == rank)
     }
 
-    /// Lets go of the optimizer's state of others' parameters.
+    /// Drops the optimizer's state of others' parameters.
     pub(super) fn release(&self, states: &mut [ParameterState]) {
         let states = states.iter_mut().zip(0..self.owners.len());
         for (state, _) in states.filter(|(_, index)| !self.is_mine(*index)) {
@@ -189,7 +189,7 @@ impl Engine {
         outline
     }
 
-    /// Has the ranks in `on` hold the optimizer's state of all parameters, as
+    /// Gathers the optimizer's state of all parameters on the ranks in `on`, as
     /// [`Engine::optimizer_state`] of plain DDP, until [`Engine::release_optimizer_state`]. Every
     /// rank must call it; without sharding nothing happens.
     pub fn gather_optimizer_state(&mut self, on: Range<u32>) -> Result<(), Error> {
@@ -220,7 +220,7 @@ impl Engine {
         Ok(gather(self.collective.as_ref(), &owners, &lengths, &mut vectors)?)
     }
 
-    /// Lets go of the optimizer's state of others' parameters.
+    /// Drops the optimizer's state of others' parameters.
     pub fn release_optimizer_state(&mut self) {
         if let Some(ownership) = &self.ownership {
             ownership.release(&mut self.optimizer_state);
@@ -228,7 +228,7 @@ impl Engine {
     }
 }
 
-/// Gives the elements of each of `vectors`, which its owner has, to all ranks that have room for
+/// Sends the elements of each of `vectors`, which its owner has, to all ranks that have room for
 /// them: it may be empty elsewhere. In rounds, so that little more memory is needed.
 pub(super) fn gather(
     collective: &dyn Collective,

@@ -138,7 +138,7 @@ fn peaks_of_pass(
     Ok((found, flops))
 }
 
-/// Notes the most in use since the gradient before.
+/// Collects the peak of memory since the gradient before.
 struct Peaks {
     before: Bytes,
     found: Mutex<Vec<u64>>,

@@ -142,7 +142,7 @@ impl Engine {
 }
 
 impl SharedState {
-    /// As in "the weights of rank 1 differ".
+    /// The name in messages: "the weights of rank 1 differ".
     fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -182,7 +182,7 @@ fn hash_of<'a>(vectors: impl Iterator<Item = &'a Vec<f32>>) -> [u8; HASH] {
     *blake3::hash(hashes.as_flattened()).as_bytes()
 }
 
-/// Without the time, which is rank 0's.
+/// Hashes the progress, except for the time, which is rank 0's.
 fn hash_of_progress(state: &TrainState) -> [u8; HASH] {
     let state = TrainState { seconds: None, ..state.clone() };
     // Plain data has a written form.

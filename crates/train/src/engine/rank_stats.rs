@@ -65,7 +65,7 @@ fn known<T>(all: &[RankReport], of: fn(&RankReport) -> Option<T>) -> Vec<Option<
     if values.iter().any(Option::is_some) { values } else { Vec::new() }
 }
 
-/// When reports are due, and the last that came.
+/// Schedule of the reports, and the last that came.
 #[derive(Debug)]
 pub(crate) struct StatsClock {
     clock: Clock,

@@ -115,17 +115,17 @@ impl Engine {
         Err(Error::RestoredDiffers { step: self.state.step, what, ranks, is_mine })
     }
 
-    /// Gives every rank the parameters of rank 0.
+    /// Broadcasts the parameters of rank 0.
     pub fn broadcast_parameters(&self) -> Result<(), Error> {
         self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
     }
 
-    /// Gives every rank the running statistics of rank 0, which follow the first shard.
+    /// Broadcasts the running statistics of rank 0, which follow the first shard.
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
         self.params.moving_buffers().try_for_each(|buffer| self.broadcast(buffer.var()))
     }
 
-    /// Gives every rank the frozen parameters of rank 0, once.
+    /// Broadcasts the frozen parameters of rank 0, once.
     fn broadcast_frozen(&self) -> Result<(), Error> {
         let mut frozen = self.params.buffers().iter().filter(|buffer| buffer.is_frozen());
         frozen.try_for_each(|buffer| self.broadcast(buffer.var()))

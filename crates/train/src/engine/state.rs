@@ -18,8 +18,8 @@ pub struct TrainState {
     pub step: u64,
     /// Updates of the parameters: steps less the skipped ones.
     pub updates: u64,
-    /// By parameter, of how many `updates` it took no part, because no pass used it; without those
-    /// that took part in all.
+    /// By parameter: the number of `updates` that it took no part in, because no pass used it;
+    /// without those that took part in all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<String, u64>,
     /// Progress of the average of `[swa]`, where one is kept.
@@ -142,8 +142,8 @@ impl TrainState {
         self.observe_best(&plan.checkpoint)
     }
 
-    /// Lets go of the numbers of metrics that `plan` watches no more: a loss says nothing beside an
-    /// accuracy. Whether less or more is better follows from the metric. Returns whether `best` is
+    /// Drops the values of metrics that `plan` watches no more: a loss says nothing beside an
+    /// accuracy. Whether less or more is better follows from the metric. Returns true if `best` is
     /// one of them.
     pub fn forget_other_metrics(&mut self, plan: &Plan) -> bool {
         let is_other = |early: &EarlyStoppingPlan| {

@@ -11,7 +11,7 @@ use crate::engine::{Clock, Engine, Error};
 use crate::event::{Phase, Stop};
 use crate::optim::Rates;
 
-/// Gives the batch of each pass of a step, in order.
+/// Returns the batch of each pass of a step, in order.
 pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, data::Error>;
 
 /// Result of a step, equal on all ranks.
@@ -56,9 +56,9 @@ pub(super) struct ReducedStep {
 }
 
 impl Engine {
-    /// One step: forward and backward of this rank's `micro_batches`, the mean gradient over all
-    /// ranks, one update. `stop_request` is asked, when the passes are made, what this rank would
-    /// like to happen at the step boundary.
+    /// Runs one step: forward and backward of this rank's `micro_batches`, the mean gradient over
+    /// all ranks, one update. `stop_request` is called, when the passes are made, for what this
+    /// rank would like to happen at the step boundary.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// Lets all ranks know what each saw and asks for.
+    /// Exchanges the results and requests of all ranks.
     fn exchange_votes(
         &mut self,
         step: &Step,

@@ -107,8 +107,8 @@ fn last_of(lags: &[f64]) -> Option<(usize, f64)> {
 mod tests {
     use super::*;
 
-    /// Who is named in 60 steps of a tenth of a second, with the lags that `lags` gives for each
-    /// step.
+    /// Returns the steps and ranks that are named in 60 steps of a tenth of a second, with the lags
+    /// that `lags` returns for each step.
     fn named(lags: impl Fn(u64) -> Vec<f64>) -> Vec<(u64, u32)> {
         let mut stragglers = Stragglers::new(lags(0).len());
         let found = (1..=60).filter_map(|step| stragglers.step(step, &lags(step), &[], 0.1));

@@ -28,7 +28,7 @@ use crate::plan::{AnnealStrategy, SwaPlan, SwaRate};
 type Values = Vec<Vec<f32>>;
 
 impl Engine {
-    /// Lets the weights after a step join the average, where they are due.
+    /// Adds the weights after a step to the average, where that is due.
     pub(super) fn average_weights(&mut self) -> std::result::Result<(), Error> {
         let (Some(plan), Some(mut swa)) = (self.plan.swa, self.state.swa) else { return Ok(()) };
         let step = self.state.step;
@@ -59,7 +59,7 @@ impl Engine {
         self.state.swa.is_some_and(|swa| swa.averaged > 0 && !swa.is_complete)
     }
 
-    /// Gives the batch norms of the averaged weights their statistics over `steps`, which are this
+    /// Measures the batch norms' statistics of the averaged weights over `steps`, which are this
     /// rank's passes of an epoch. From now on the average is what is evaluated.
     ///
     /// # Errors

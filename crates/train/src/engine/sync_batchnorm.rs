@@ -222,7 +222,8 @@ impl Engine {
         self.time.communication += wait_time;
     }
 
-    /// Why a pass failed: a rank that is gone rather than the operation that waited for it.
+    /// Returns the cause of a failed pass: a rank that is gone rather than the operation that
+    /// waited for it.
     pub(super) fn pass_failed(
         &self,
         phase: &'static str,
@@ -391,7 +392,7 @@ impl ShardGroup {
         }
     }
 
-    /// Why other ranks cannot be reached, if they cannot.
+    /// The error with which other ranks could not be reached, if there was one.
     fn failure(&self) -> Option<collective::Error> {
         self.state().failure.clone()
     }

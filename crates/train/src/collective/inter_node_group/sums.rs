@@ -19,7 +19,7 @@ use crate::plan::AllReduce;
 use crate::units::Bytes;
 
 impl InterNodeGroup {
-    /// All ranks get the sums of the segment.
+    /// Replaces the segment by its sums on all ranks.
     pub(super) fn sum(&self, segment: &mut GradientBuffer) -> Result<(), Error> {
         let len = segment.len();
         let index = segment.index as u64;

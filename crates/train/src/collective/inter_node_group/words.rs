@@ -157,7 +157,7 @@ impl InterNodeGroup {
     }
 }
 
-/// So many machines need no tree: each talks to each, in one step.
+/// Up to this number of machines each talks to each, in one step; more use the tree.
 pub(super) const FEW: usize = 8;
 const CHILDREN: usize = 8;
 

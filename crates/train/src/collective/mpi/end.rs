@@ -33,7 +33,7 @@ pub(super) fn notify(world: &World, error: &Error) {
     }
 }
 
-/// Why another rank has ended the group, if one has told.
+/// Returns the reason for which another rank has ended the group, if one was sent.
 pub(super) fn received(world: &World) -> Result<Option<Error>, String> {
     for other in others(world) {
         if world.library().message(other, TAG)?.is_some() {

@@ -15,7 +15,7 @@ const NEEDED: i32 = 3;
 static LIBRARY: OnceLock<Result<Mutex<Library>, String>> = OnceLock::new();
 static WORLD: OnceLock<World> = OnceLock::new();
 
-/// Why MPI cannot be used.
+/// A failure to start MPI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// No launcher's variables.

@@ -106,7 +106,7 @@ impl CpuReducer {
         Ok(())
     }
 
-    /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of
+    /// Calls `visit` with the reduced gradients of all parameters, in registration order; those of
     /// parameters that take no part, or are other ranks', are empty.
     fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
         let state = self.store.state();
@@ -331,7 +331,7 @@ impl BucketReduction {
     }
 }
 
-/// Has the first number of `values` go wrong, if that is asked for at `point`.
+/// Flips a bit of the first of `values`, if the fail point asks for it.
 fn flip_bit_of(values: &mut [f32], point: &str) {
     if failpoint::flips(point)
         && let Some(value) = values.first_mut()
@@ -444,8 +444,8 @@ impl Store {
         }
     }
 
-    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there
-    /// yet.
+    /// Calls `change` with the memory of a parameter's gradient; its second argument is true if
+    /// nothing of this shard is there yet.
     fn change(
         &self,
         index: usize,
@@ -485,7 +485,7 @@ fn copy(to: &mut [f32], values: &[f32]) {
 }
 
 impl CpuReducer {
-    /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
+    /// Sends the sums of squares of this rank's parameters to the other ranks, and receives theirs.
     fn share_squares(&self) -> Result<(), Error> {
         let Some(ShardedBuckets { ownership, .. }) = self.sums.divided.as_deref() else {
             return Ok(());
@@ -504,8 +504,8 @@ impl CpuReducer {
         Ok(())
     }
 
-    /// Gives the parameters that this rank has moved to the others, takes theirs, and moves the
-    /// averages of theirs, as if it were this rank that moved them.
+    /// Sends the parameters that this rank has moved to the others, receives theirs, and moves the
+    /// averages of theirs, as if this rank had moved them.
     fn share(
         &self,
         update: &Update<'_>,

@@ -31,7 +31,7 @@ pub(super) struct HostStagedReducer<M> {
     ready: Option<Sender<(usize, M)>>,
     back: Receiver<Result<M, Error>>,
     under_way: usize,
-    /// Why one did not come back; [`HostStagedReducer::finish`] tells.
+    /// Error of a bucket that did not come back; [`HostStagedReducer::finish`] returns it.
     failed: Option<Error>,
     thread: Option<JoinHandle<()>>,
 }
@@ -69,7 +69,7 @@ impl<M: Send + 'static> HostStagedReducer<M> {
         }
     }
 
-    /// Gives `arrives` when each of the buckets is back that are summed by now.
+    /// Calls `arrives` for each bucket that is summed by now.
     #[cfg(feature = "cuda")]
     pub(super) fn take_arrived(&mut self, mut arrives: impl FnMut(M) -> Result<(), Error>) {
         while self.failed.is_none()

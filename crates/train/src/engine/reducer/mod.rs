@@ -47,7 +47,7 @@ pub(crate) trait Reducer: Send {
         None
     }
 
-    /// Takes over what is known after a pass that was replayed.
+    /// Adopts the bookkeeping of a pass that was replayed.
     #[cfg(feature = "cuda")]
     fn set_marks(&self, _marks: &Marks) {}
 
@@ -107,7 +107,7 @@ pub(crate) trait Reducer: Send {
     /// The first parameter whose reduced gradient is not finite.
     fn first_not_finite(&self) -> Option<usize>;
 
-    /// Lets `change` have the reduced gradients of the parameters that take part, each with its
+    /// Calls `change` with the reduced gradient of each parameter that takes part, and its
     /// registration index.
     fn change_gradients(
         &self,

@@ -38,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// From now on only these parameters take part.
+    /// Chooses the parameters that take part from now on.
     pub(super) fn train_only(&mut self, layout: &Layout, trained: &[bool]) {
         self.order = layout.trained(trained);
         self.trained = trained.to_vec();

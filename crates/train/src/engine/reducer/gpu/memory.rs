@@ -14,7 +14,7 @@ use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::plan::shm_layout::ALIGNMENT;
 use crate::units::Rank;
 
-/// All f32.
+/// Buckets in a GPU's memory, f32.
 pub(super) struct Buckets {
     device: Device,
     lengths: Vec<usize>,
@@ -104,15 +104,15 @@ impl Buckets {
         }
     }
 
-    /// Notes that the sum of a bucket is enqueued.
+    /// Moves a bucket whose sum is enqueued to those that are freed then.
     pub(super) fn left(&mut self, bucket: usize) {
         if self.frees[bucket] {
             self.leaving.extend(self.whole[bucket].take());
         }
     }
 
-    /// Notes that a bucket is carried away to be summed, with its memory if that is freed then;
-    /// whether it is.
+    /// Gives up the memory of a bucket that leaves through the host, if it is freed then; returns
+    /// true if it is.
     pub(super) fn carry_off(&mut self, bucket: usize) -> bool {
         if self.frees[bucket] {
             self.whole[bucket] = None;

@@ -45,7 +45,7 @@ impl GpuReducer {
         Ok(())
     }
 
-    /// Gives the parameters that this rank has moved to the others, and takes theirs.
+    /// Sends the parameters that this rank has moved to the others, and receives theirs.
     pub(super) fn share(&self, params: &[Param]) -> std::result::Result<(), Error> {
         let Some(ownership) = &self.ownership else { return Ok(()) };
         let failed = Error::tensor("sharing", 0);

@@ -40,7 +40,7 @@ pub(super) struct State {
     /// Sums over this rank's earlier shards: (level in the tree, a tensor of each bucket that is
     /// reduced).
     pub(super) stack: Vec<(u32, BTreeMap<usize, Tensor>)>,
-    /// Why a bucket could not leave; the end of the step tells.
+    /// Error of a bucket that could not leave; returned at the end of the step.
     pub(super) failure: Option<collective::Error>,
 }
 
