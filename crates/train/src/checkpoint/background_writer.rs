@@ -237,26 +237,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, SharedState>) -> MutexGuard<'a, SharedState> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait_while(&self, condition: impl Fn(&SharedState) -> bool) -> MutexGuard<'_, SharedState> {
+        let waited = self.changed.wait_while(self.state(), |state| condition(state));
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the memory for the first copy is there.
     fn prepared(&self) -> MutexGuard<'_, SharedState> {
-        let mut state = self.state();
-        while state.is_preparing {
-            state = self.wait(state);
-        }
-        state
+        self.wait_while(|state| state.is_preparing)
     }
 
     /// Waits until nothing waits and nothing is being written.
     fn idle(&self) -> MutexGuard<'_, SharedState> {
-        let mut state = self.state();
-        while state.is_at_work() {
-            state = self.wait(state);
-        }
-        state
+        self.wait_while(SharedState::is_at_work)
     }
 
     fn prepare(&self, room: StateCopy) {
@@ -269,18 +262,13 @@ impl Shared {
 
     /// The next copy to write; `None` when there will be none.
     fn next(&self) -> Option<Job> {
-        let mut state = self.state();
-        loop {
-            if state.is_closed || state.failure.is_some() {
-                return None;
-            }
-            if let Some(job) = state.waiting.take() {
-                state.writing = Some(Writing { began: Instant::now(), warns_after: OVERDUE.1 });
-                failpoint::reach("writer.locked");
-                return Some(job);
-            }
-            state = self.wait(state);
+        let mut state = self.wait_while(|state| state.is_open() && state.waiting.is_none());
+        if !state.is_open() {
+            return None;
         }
+        state.writing = Some(Writing { began: Instant::now(), warns_after: OVERDUE.1 });
+        failpoint::reach("writer.locked");
+        state.waiting.take()
     }
 
     /// Stores the panic that ended the writer.
@@ -333,9 +321,12 @@ impl SharedState {
         }))
     }
 
+    fn is_open(&self) -> bool {
+        !self.is_closed && self.failure.is_none()
+    }
+
     fn is_at_work(&self) -> bool {
-        let is_open = !self.is_closed && self.failure.is_none();
-        is_open && (self.writing.is_some() || self.waiting.is_some())
+        self.is_open() && (self.writing.is_some() || self.waiting.is_some())
     }
 
     fn overdue(&mut self) -> Option<Overdue> {

@@ -261,8 +261,8 @@ pub fn open(path: &Path) -> Result<Opened, Error> {
 }
 
 fn open_now(path: &Path) -> Result<Opened, Error> {
-    let damaged = |damage| Error::Damaged { path: path.to_owned(), damage };
-    let manifest = manifest::read(path).map_err(damaged)?;
+    let damaged = Error::damaged(path);
+    let manifest = manifest::read(path).map_err(&damaged)?;
     let files = OpenFiles::open(path, &manifest);
     let text = read_checked(&files, STATE, &manifest).map_err(damaged)?;
     let state = serde_json::from_slice(&text)
@@ -275,15 +275,13 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
 /// Opens a checkpoint as [`open`], and checks every byte.
 pub fn verify(path: &Path) -> Result<Opened, Error> {
     let opened = open(path)?;
-    let verified = opened.files.verify(&opened.manifest);
-    verified.map_err(|damage| Error::Damaged { path: path.to_owned(), damage })?;
+    opened.files.verify(&opened.manifest).map_err(Error::damaged(path))?;
     Ok(opened)
 }
 
 /// The weights and buffers as the bytes of a safetensors file, checked.
 pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
-    read_checked(&opened.files, MODEL, &opened.manifest)
-        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
+    read_checked(&opened.files, MODEL, &opened.manifest).map_err(Error::damaged(&opened.path))
 }
 
 /// The average of the weights that the checkpoint holds, if that is complete: `ema`, `swa` or
@@ -303,7 +301,7 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
     let state = read_checked(&opened.files, OPTIMIZER, &opened.manifest)
-        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
+        .map_err(Error::damaged(&opened.path))?;
     let fails =
         |file: &str, error: SafeTensorError| misfit(&opened.path.join(file), error.to_string());
     let state = SafeTensors::deserialize(&state).map_err(|error| fails(OPTIMIZER, error))?;
@@ -423,8 +421,7 @@ pub fn held(path: &Path) -> Option<Opened> {
 pub fn pin(opened: &Opened, folder: &Path) -> Result<(), Error> {
     files::write_folder_atomic(folder, |temporary| {
         for name in FILES.into_iter().chain([manifest::MANIFEST]) {
-            let damaged = |damage| Error::Damaged { path: opened.path.clone(), damage };
-            let file = opened.files.get(name).map_err(damaged)?;
+            let file = opened.files.get(name).map_err(Error::damaged(&opened.path))?;
             NewFile::link_or_copy(file, &opened.path.join(name), &temporary.join(name))?;
         }
         Ok(())

@@ -42,7 +42,7 @@ pub use tensors::{Tensor, tensors};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use {manifest::sealed_anew, tensors::header_of};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::files;
 use crate::user_error::{ExitCode, UserError};
@@ -124,6 +124,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns what makes an error of damage of the checkpoint in `folder`.
+    fn damaged(folder: &Path) -> impl Fn(Damage) -> Self {
+        move |damage| Self::Damaged { path: folder.to_owned(), damage }
+    }
+
     /// True if the disk, not the checkpoint, is to blame.
     pub fn is_storage(&self) -> bool {
         matches!(self, Self::Files(_))

@@ -36,8 +36,7 @@ pub struct Tensor {
 
 /// The tensors of the file `name`, in their order. Their values are not read.
 pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
-    let file = TensorFile::of(opened, name)
-        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
+    let file = TensorFile::of(opened, name).map_err(Error::damaged(&opened.path))?;
     let names = file.header.offset_keys().into_iter();
     let tensor = |name: String| {
         let info = file.header.info(&name)?;
@@ -63,11 +62,10 @@ pub(crate) fn read_tensors<V: Target>(
     name: &str,
     tensors: Vec<Entry<V>>,
 ) -> Result<(), Error> {
-    let path = &opened.path;
-    let damaged = |damage| Error::Damaged { path: path.clone(), damage };
-    let file = TensorFile::of(opened, name).map_err(damaged)?;
+    let damaged = Error::damaged(&opened.path);
+    let file = TensorFile::of(opened, name).map_err(&damaged)?;
     if let Some(why) = file.difference(&tensors) {
-        return Err(misfit(&path.join(name), why));
+        return Err(misfit(&opened.path.join(name), why));
     }
     let first = tensors.into_par_iter().find_map_first(|tensor| file.read(tensor).err());
     first.map_or(Ok(()), |damage| Err(damaged(damage)))

@@ -18,6 +18,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
+#[cfg(any(feature = "cuda", test))]
+use crate::collective::device_group::{Control, LateRanks};
 use crate::collective::inter_node_group::{InterNodeGroup, Topology};
 use crate::collective::links::WaitHook;
 use crate::collective::reduce::subtrees;
@@ -213,29 +215,27 @@ impl Collective for HierarchicalGroup {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::device_group::Control for HierarchicalGroup {
+impl Control for HierarchicalGroup {
     fn end(&self) -> Option<Error> {
-        use crate::collective::device_group::Control;
-        if let Some(error) = Control::end(&self.local) {
+        if let Some(error) = self.local.end() {
             let _ = self.within::<()>(Err(error.clone()));
             return Some(error);
         }
-        let told = self.leaders.as_ref().and_then(Control::end);
-        told.inspect(|error| self.local.end_for(error))
+        let end = self.leaders.as_ref().and_then(Control::end);
+        end.inspect(|error| self.local.end_for(error))
     }
 
     fn gives_up(&self) -> bool {
-        crate::collective::device_group::Control::gives_up(&self.local)
+        self.local.gives_up()
     }
 
     fn begin_wait(&self) {
-        crate::collective::device_group::Control::begin_wait(&self.local);
+        self.local.begin_wait();
     }
 
     /// Nothing is known about other machines.
-    fn late(&self) -> Option<crate::collective::device_group::LateRanks> {
-        let here = crate::collective::device_group::Control::late(&self.local);
-        here.filter(|late| !late.missing.is_empty())
+    fn late(&self) -> Option<LateRanks> {
+        self.local.late().filter(|late| !late.missing.is_empty())
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
+#[cfg(any(feature = "cuda", test))]
+use crate::collective::device_group::{Control, LateRanks};
 use crate::collective::exchange::Connection;
 use crate::collective::links::{Exchange, Interrupts, Links, WaitHook};
 use crate::collective::reduce::subtrees;
@@ -75,7 +77,7 @@ pub(super) struct State {
 
 impl State {
     /// A failed exchange ends the group.
-    fn record(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+    fn record<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         self.failed = done.as_ref().err().cloned();
         done
     }
@@ -208,7 +210,7 @@ impl InterNodeGroup {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::device_group::Control for InterNodeGroup {
+impl Control for InterNodeGroup {
     fn end(&self) -> Option<Error> {
         // A thread that holds the connections is in a call, and finds out by itself.
         let mut state = self.state.try_lock().ok()?;
@@ -231,7 +233,7 @@ impl crate::collective::device_group::Control for InterNodeGroup {
 
     fn begin_wait(&self) {}
 
-    fn late(&self) -> Option<crate::collective::device_group::LateRanks> {
+    fn late(&self) -> Option<LateRanks> {
         None
     }
 }
@@ -276,8 +278,7 @@ impl Collective for InterNodeGroup {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (call, mut state) = self.begin(Op::AllGather, 0, 0)?;
         let done = self.gather(&mut state, &call, Some(mine));
-        state.failed = done.as_ref().err().cloned();
-        done
+        state.record(done)
     }
 
     fn describe(&self) -> Option<String> {

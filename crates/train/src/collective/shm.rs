@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::collective::Missing;
 use crate::collective::call::lengths_tag;
 #[cfg(any(feature = "cuda", test))]
-use crate::collective::device_group::LateRanks;
+use crate::collective::device_group::{Control, LateRanks};
 use crate::collective::gradient_buffer::Memory;
 use crate::collective::reduce::share;
 use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
@@ -214,7 +214,7 @@ impl Shm {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::device_group::Control for Shm {
+impl Control for Shm {
     fn end(&self) -> Option<Error> {
         shm_barrier::end_of(&self.mapping)
     }

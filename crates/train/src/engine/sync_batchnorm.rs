@@ -359,9 +359,9 @@ impl ShardGroup {
             self.exchange(&mut state);
             self.changed.notify_all();
         }
-        while state.completed == number && !state.aborted {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let is_pending = |state: &mut State| state.completed == number && !state.aborted;
+        let state =
+            self.changed.wait_while(state, is_pending).unwrap_or_else(PoisonError::into_inner);
         match &state.failure {
             _ if state.completed > number => Ok(state.gathered.clone()),
             Some(failure) => bail!("{failure}"),

@@ -78,15 +78,10 @@ mod tests {
         let mut history = History::default();
         assert!(history.is_empty());
         history.push(&EpochDone {
-            epoch: 1,
-            step: 10,
-            train_loss: f64::NAN,
             train_accuracy: Some(0.25),
             val_loss: Some(1.5),
             val_accuracy: None,
-            metrics: BTreeMap::new(),
-            lr: 0.1,
-            seconds: 3.0,
+            ..epoch(1, f64::NAN)
         });
         assert_eq!(history.train_loss, [None]);
         assert_eq!(history.train_acc, [Some(25.0)]);
@@ -94,20 +89,18 @@ mod tests {
         assert_eq!(history.val_acc, [None]);
         assert_eq!(history.len(), 1);
     }
+
     fn epoch(epoch: u64, train_loss: f64) -> EpochDone {
-        let (step, lr, seconds) = (10 * epoch, 0.1, 1.0);
-        let (train_accuracy, val_loss, val_accuracy) = (None, None, Some(0.5));
-        let metrics = BTreeMap::new();
         EpochDone {
             epoch,
-            step,
+            step: 10 * epoch,
             train_loss,
-            train_accuracy,
-            val_loss,
-            val_accuracy,
-            metrics,
-            lr,
-            seconds,
+            train_accuracy: None,
+            val_loss: None,
+            val_accuracy: Some(0.5),
+            metrics: BTreeMap::new(),
+            lr: 0.1,
+            seconds: 1.0,
         }
     }
 

@@ -348,7 +348,7 @@ fn a_forged_end_of_the_group_is_not_believed() {
     let flags = rustix::net::SendFlags::empty();
     rustix::net::send(&wire, &[end, vec![7; 16]].concat(), flags).unwrap();
     // As a rank sees it that waits for its GPU, and then as one in a call.
-    let seen = crate::collective::device_group::Control::end(&group).unwrap().to_string();
+    let seen = group.end().unwrap().to_string();
     assert!(seen.contains("altered, replayed or inserted"), "{seen}");
     assert_eq!(group.barrier().unwrap_err().to_string(), seen);
 }

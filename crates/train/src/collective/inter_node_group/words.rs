@@ -25,7 +25,7 @@ impl InterNodeGroup {
         tag: u64,
     ) -> Result<MutexGuard<'_, State>, Error> {
         let (call, mut state) = self.begin(op, bytes, tag)?;
-        let done = self.gather(&mut state, &call, None).map(drop);
+        let done = self.gather(&mut state, &call, None);
         state.record(done)?;
         Ok(state)
     }
