@@ -172,23 +172,23 @@ impl Store {
     }
 }
 
-/// The way of each bucket.
+/// Carries buckets through the memory that the ranks share.
 pub(super) struct StagingCarrier {
     pub(super) staging: Staging<GradientBuffer>,
     /// Elements of each bucket that come back, and the tensor that they go to.
     pub(super) back: Vec<(Range<usize>, Tensor)>,
 }
 
-/// A bucket that is away, and a moment: when it may be read, or when its sums are back.
+/// A bucket in transit, and a moment: when it may be read, or when its sums are back.
 pub(super) struct BucketInTransit {
     pub(super) moment: Moment,
     pub(super) values: Tensor,
 }
 
 impl BucketInTransit {
-    /// Lets later work wait until the sums are back.
-    pub(super) fn arrive(self, gpu: &Gpu) -> Result<(), Error> {
-        self.moment.goes_before(gpu).map_err(failed)
+    /// Makes later work wait until the sums are back.
+    pub(super) fn arrive(self, gpu: &Gpu) -> std::result::Result<(), Error> {
+        self.moment.goes_before(gpu).map_err(Error::tensor("reduction", 0))
     }
 }
 
@@ -200,13 +200,9 @@ impl BucketCarrier for StagingCarrier {
         bucket: usize,
         BucketInTransit { moment, values }: BucketInTransit,
         sum: Sum<'_>,
-    ) -> Result<BucketInTransit, Error> {
+    ) -> std::result::Result<BucketInTransit, Error> {
         let carried = self.staging.visit(bucket, (&values, &moment), &self.back[bucket], sum);
-        let moment = carried.map_err(failed)??;
+        let moment = carried.map_err(Error::tensor("reduction", 0))??;
         Ok(BucketInTransit { moment, values })
     }
-}
-
-fn failed(source: candle_core::Error) -> Error {
-    Error::Tensor { phase: "reduction", step: 0, source }
 }
