@@ -54,6 +54,7 @@ fn ranked(plan: &CheckpointPlan, candidates: &[Candidate]) -> impl Iterator<Item
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Mode;
 
     fn plan(keep_last: usize, keep_best: usize) -> CheckpointPlan {
         CheckpointPlan {
@@ -89,5 +90,7 @@ mod tests {
         }
         assert_eq!(found(&entries), Some(20));
         assert_eq!(surplus(&plan(1, 1), &entries), [10]);
+        entries[1].loss = None;
+        assert_eq!(found(&entries), Some(30), "a loss that is unknown is neither less nor more");
     }
 }
