@@ -408,8 +408,8 @@ pub(super) mod tests {
         )
     }
 
-    /// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they return
-    /// in rank order.
+    /// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they
+    /// return in rank order.
     pub(in crate::collective) fn spawn<T: Send>(
         controls: Vec<Arc<dyn Control>>,
         each: impl Fn(Arc<dyn Control>) -> T + Sync,
