@@ -416,9 +416,9 @@ mod tests {
         let ranks: Vec<Rank> = (0..world.get()).map(Rank).collect();
         for &rank in &ranks {
             mapping.word(arrived(rank)).store(arrivals, SeqCst);
-            (0..2).for_each(|i| {
-                mapping.long(field_at(rank, calls - i, SEQ)).store(calls - i, SeqCst)
-            });
+            for call in [calls, calls - 1] {
+                mapping.long(field_at(rank, call, SEQ)).store(call, SeqCst);
+            }
         }
         let barrier = |rank| {
             let (timeout, gives_up) =

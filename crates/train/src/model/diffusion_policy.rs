@@ -142,7 +142,7 @@ impl DiffusionPolicy {
 }
 
 impl Model for DiffusionPolicy {
-    /// Observations (n, n_obs, numbers) -> actions (n, length, numbers), with draws of its own.
+    /// Observations `(n, n_obs, numbers)` -> actions (n, length, numbers), with draws of its own.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.0.sample_any(&input.flatten_from(1)?, pass)
     }

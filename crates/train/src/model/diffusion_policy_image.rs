@@ -154,7 +154,7 @@ impl DiffusionPolicyImage {
     }
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
-    /// observations (n, n_obs, numbers and images).
+    /// observations `(n, n_obs, numbers and images)`.
     pub fn predict(
         &self,
         noisy: &Tensor,
@@ -170,7 +170,7 @@ impl DiffusionPolicyImage {
         self.denoiser.diffusion()
     }
 
-    /// Observations (n, n_obs, values) -> (n, features): of each observation its numbers, then those
+    /// Observations `(n, n_obs, values)` -> (n, features): of each observation its numbers, then those
     /// of its images.
     fn features(&self, observed: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (n, n_obs, _) = observed.dims3()?;
@@ -215,7 +215,7 @@ impl DiffusionPolicyImage {
 }
 
 impl Model for DiffusionPolicyImage {
-    /// Observations (n, n_obs, values) -> actions (n, length, numbers), with draws of its own.
+    /// Observations `(n, n_obs, values)` -> actions (n, length, numbers), with draws of its own.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.denoiser.sample_any(&self.features(input, pass)?, pass)
     }
