@@ -33,20 +33,16 @@
 //! ```
 
 mod environment;
-mod epochs_file;
 #[cfg(test)]
 pub(crate) mod example_events;
-mod history_file;
+mod results;
 mod event_line;
-mod rank_log;
 mod sink;
 mod run_json;
-mod run_time;
 mod stderr;
 mod stdout;
 mod summary;
 mod terminal;
-mod test_file;
 pub mod text;
 
 use std::path::{Path, PathBuf};
@@ -56,35 +52,37 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 pub use environment::{Environment, NAME as ENVIRONMENT, read as read_environment};
-pub use epochs_file::{NAME as EPOCHS, read as read_epochs};
 pub use event_line::{Context, device_line, line};
 pub(crate) use event_line::{quiet_line, restart};
-pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
-pub use rank_log::RankLog;
-pub use run_json::{DATA, DESCRIPTION, RESOLVED, SPLIT, newest_of, newest_start, of_start};
-pub use run_json::{DESCRIPTION_FORMAT, is_run};
-pub(crate) use run_time::RunTime;
-pub use sink::{
-    Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, NamedSink, OpenSink, Sink, SinkFamily,
-    SinkStart, Sinks, Stamped, Tensorboard, read_events,
+pub use results::{
+    EPOCHS, HISTORY, TEST_METRICS, read_epochs, read_history, read_test, write_history, write_test,
 };
-pub use sink::{Milestones, read_milestones, read_rank_stats};
+pub use run_json::{
+    DATA, DESCRIPTION, DESCRIPTION_FORMAT, RESOLVED, SPLIT, is_run, newest_of, newest_start,
+    of_start,
+};
+pub(crate) use sink::RunTime;
+pub use sink::{
+    Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, Milestones, NamedSink, OpenSink, Sink,
+    SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events, read_milestones,
+    read_rank_stats,
+};
 pub use stderr::{canvas, takes_words};
 pub use stdout::{
     JsonStream, answer_in_json, complain, is_json, line as json_line, say_error, to_stdout,
 };
-pub use terminal::Screen;
-pub use terminal::{screen, to_stderr};
-pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
+pub use terminal::{Screen, screen, to_stderr};
 
 use crate::event::{EpochDone, Event, Finished, History};
 use crate::files::{self, Lines};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
+use results::HistoryWriter;
 use sink::{QueuedSink, TIME_AT_THE_END};
 pub(crate) use summary::summary;
 use terminal::Terminal;
+use text::escape;
 
 /// Why the record of a run could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +171,7 @@ pub struct Recorder {
     terminal: Terminal,
     log: RankLog,
     epochs: Lines,
-    history: history_file::HistoryWriter,
+    history: HistoryWriter,
     sinks: Vec<RunningSink>,
 }
 
@@ -244,9 +242,8 @@ impl Recorder {
         if unfinished.is_some_and(|unfinished| !unfinished.epoch_is_closed) {
             done.retain(|epoch| epoch.step < resumed_from);
         }
-        let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
-        let history =
-            history_file::HistoryWriter::start(run.logs.join(HISTORY), History::of(&done))?;
+        let epochs = results::open_epochs(&run.logs.join(EPOCHS), &done)?;
+        let history = HistoryWriter::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
         let last_step = resumed_from;
         let terminal = Terminal::new(screen);
@@ -324,7 +321,7 @@ impl Recorder {
 
     fn keep_epoch(&mut self, event: &Event) -> Result<(), Error> {
         let Event::EpochDone(epoch) = event else { return Ok(()) };
-        epochs_file::write(&mut self.epochs, epoch)?;
+        results::write_epoch(&mut self.epochs, epoch)?;
         self.history.push(epoch)
     }
 
@@ -384,9 +381,33 @@ fn is_cut_short(epoch: &EpochDone, step: u64, steps_per_epoch: u64) -> bool {
 
 /// The epochs in the file that are over at `step`.
 fn epochs_until(path: &Path, step: u64) -> Result<Vec<EpochDone>, Error> {
-    let mut epochs = epochs_file::read(path)?.unwrap_or_default();
+    let mut epochs = read_epochs(path)?.unwrap_or_default();
     epochs.retain(|epoch| epoch.step <= step);
     Ok(epochs)
+}
+
+/// `rank-N.log`: what one rank logs, each line with its time. Only rank 0 also writes to the terminal.
+#[derive(Debug)]
+pub struct RankLog(Lines);
+
+impl RankLog {
+    /// Opens `rank-N.log` in the run's folder; an earlier process's lines stay.
+    pub fn open(folder: &Path, rank: Rank) -> Result<Self, Error> {
+        Ok(Self(Lines::open(&Self::path(folder, rank))?))
+    }
+
+    /// Path of the log of `rank`.
+    pub fn path(folder: &Path, rank: Rank) -> PathBuf {
+        folder.join(format!("rank-{rank}.log"))
+    }
+
+    /// Adds each line of `text` with the present time.
+    pub fn say(&mut self, text: &str) -> Result<(), Error> {
+        let now = Timestamp::now();
+        let stamped: Vec<String> =
+            escape(text).lines().map(|line| format!("{now:.3}  {line}")).collect();
+        Ok(self.0.push(&stamped.join("\n"))?)
+    }
 }
 
 #[cfg(test)]
@@ -496,5 +517,21 @@ mod tests {
         assert_eq!(error.to_string(), "cannot write `log`");
         let log = read_events(&folder.path().join("logs").join(EVENTS)).unwrap();
         assert_eq!(log.events.len(), 1);
+    }
+
+    #[test]
+    fn every_line_of_a_rank_has_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = RankLog::open(folder.path(), Rank(3)).unwrap();
+        log.say("Use device (DDP): cpu, rank 3/4").unwrap();
+        log.say("two\nlines\x07").unwrap();
+        let text = std::fs::read_to_string(folder.path().join("rank-3.log")).unwrap();
+        let words: Vec<(Timestamp, &str)> = text
+            .lines()
+            .map(|line| line.split_once("  ").unwrap())
+            .map(|(time, words)| (time.parse().unwrap(), words))
+            .collect();
+        let said: Vec<&str> = words.iter().map(|(_, words)| *words).collect();
+        assert_eq!(said, ["Use device (DDP): cpu, rank 3/4", "two", "lines\\u{7}"]);
     }
 }

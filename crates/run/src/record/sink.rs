@@ -7,7 +7,6 @@ mod curves;
 mod jsonl;
 mod milestones;
 mod tensorboard;
-mod registered;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -18,11 +17,12 @@ use crate::config::kind::{Kind, SINKS};
 use crate::event::{Finished, Unfinished};
 use crate::plan::RunFolders;
 use crate::record::Error;
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Family, Registered, Registry, Takes};
 
 pub(super) use best_effort::{QueuedSink, TIME_AT_THE_END};
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
+pub(crate) use jsonl::RunTime;
 pub(super) use jsonl::rare_events;
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub use milestones::{Milestones, read_milestones, read_rank_stats};
@@ -122,3 +122,15 @@ impl<K: Kind + Sink> Takes<K> for SinkFamily {
 
 /// Sinks that a program knows.
 pub type Sinks = Registry<SinkFamily>;
+
+/// The sinks that come with ddprun.
+impl Registered for SinkFamily {
+    fn registered() -> Sinks {
+        let mut all = Sinks::empty();
+        all.add::<Jsonl>();
+        all.add::<Csv>();
+        all.add::<Tensorboard>();
+        all.add::<Curves>();
+        all
+    }
+}

@@ -16,8 +16,7 @@ use crate::nn::LoraConfig;
 use crate::plan::{CheckpointPlan, Plan, RunFolders};
 use crate::record::{DESCRIPTION, is_run, newest_of, to_stderr};
 use crate::runs::Error;
-use crate::runs::enter::enter_found;
-use crate::runs::run_ref::{LOGS, best_run_that, find_run};
+use crate::runs::run_ref::{LOGS, best_run_that, enter_found, find_run};
 use crate::runs::stored::StoredRun;
 use crate::user_error::{ErrorPage, ExitCode};
 

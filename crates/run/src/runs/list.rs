@@ -1,10 +1,79 @@
-//! A folder -> everything that was run below it, read by several threads.
+//! A folder -> the runs and sweeps below it, and everything that was run there, read by several
+//! threads.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::find::{Found, find};
 use super::sweeps::trial_summaries;
 use super::{Error, Summary, SweepSummary, summary, sweep_summary};
+use crate::record;
+use crate::sweep;
+
+/// Folders from the one that is looked into down to a run: `projects/project/logs/<name>/<run>`.
+const MAX_DEPTH: usize = 4;
+
+/// Folders of runs and sweeps, each sorted by its path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Runs that are no trials; of a folder that is a sweep itself, all that are in it.
+    pub runs: Vec<PathBuf>,
+    pub sweeps: Vec<PathBuf>,
+}
+
+/// Looks for runs and sweeps in `folder`, which may be one itself. Links are not followed, and what
+/// cannot be read holds none.
+pub fn find(folder: &Path) -> Found {
+    let mut found = Found::default();
+    if is_sweep(folder) {
+        found.runs = runs_in(folder);
+        found.sweeps.push(folder.to_owned());
+        return found;
+    }
+    look_into(folder, MAX_DEPTH, &mut found);
+    found.runs.sort();
+    found.sweeps.sort();
+    found
+}
+
+/// The trials of the sweep in `folder`, sorted by their numbers.
+pub fn trials(folder: &Path) -> Vec<PathBuf> {
+    runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
+}
+
+/// Runs in the folder of a sweep that are no trials: an earlier ddprun let an experiment have the
+/// name of a sweep.
+pub fn other_runs(folder: &Path) -> Vec<PathBuf> {
+    runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
+}
+
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let mut runs: Vec<PathBuf> = inside(folder).filter(|path| record::is_run(path)).collect();
+    runs.sort();
+    runs
+}
+
+fn look_into(folder: &Path, depth: usize, found: &mut Found) {
+    if is_sweep(folder) {
+        found.sweeps.push(folder.to_owned());
+        found.runs.extend(other_runs(folder));
+    } else if record::is_run(folder) {
+        found.runs.push(folder.to_owned());
+    } else if depth > 0 {
+        inside(folder).for_each(|path| look_into(&path, depth - 1, found));
+    }
+}
+
+fn is_sweep(folder: &Path) -> bool {
+    folder.join(sweep::JOURNAL).is_file()
+}
+
+/// The folders in a folder, without links and hidden ones.
+fn inside(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let shown = folders.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    shown.map(|entry| entry.path())
+}
 
 /// Runs and sweeps below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,4 +148,45 @@ fn in_parallel<T: Send>(
         threads.into_iter().map(join).collect()
     });
     folders.into_iter().zip(results.into_iter().flatten()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files;
+    use crate::record::RESOLVED;
+
+    #[test]
+    fn runs_and_sweeps_are_found_from_the_project_down_and_links_are_not_followed() {
+        let project = tempfile::tempdir().unwrap();
+        let at = |path: &str| project.path().join(path);
+        let make = |path: &str, file: &str| {
+            files::create_folder(&at(path)).unwrap();
+            files::write_atomic(&at(path).join(file), b"").unwrap();
+        };
+        make("logs/a/20260101-b", RESOLVED);
+        make("logs/a/20260101-a", RESOLVED);
+        make("logs/tune", sweep::JOURNAL);
+        make("logs/tune/trial-0002", RESOLVED);
+        make("logs/a/no-run", "notes.txt");
+        make("logs/.hidden/20260101-c", RESOLVED);
+        std::os::unix::fs::symlink(at("logs/a"), at("logs/b")).unwrap();
+        let expected = Found {
+            runs: vec![at("logs/a/20260101-a"), at("logs/a/20260101-b")],
+            sweeps: vec![at("logs/tune")],
+        };
+        assert_eq!(find(project.path()), expected);
+        assert_eq!(find(&at("logs")), expected);
+        assert_eq!(find(&at("logs/a")).runs, expected.runs);
+        let trials = vec![at("logs/tune/trial-0002")];
+        assert_eq!(find(&at("logs/tune")), Found { runs: trials, sweeps: vec![at("logs/tune")] });
+        assert_eq!(find(&at("logs/a/20260101-a")).runs, [at("logs/a/20260101-a")]);
+        assert_eq!(find(&at("nowhere")), Found::default());
+
+        make("logs/tune/20260101-d", RESOLVED);
+        let other = at("logs/tune/20260101-d");
+        assert!(find(&at("logs")).runs.contains(&other), "beside the sweep of its name");
+        assert_eq!(other_runs(&at("logs/tune")), [other]);
+        assert_eq!(super::trials(&at("logs/tune")), [at("logs/tune/trial-0002")]);
+    }
 }

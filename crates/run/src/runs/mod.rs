@@ -18,8 +18,6 @@
 //! ```
 
 mod config;
-mod description;
-mod find;
 mod run_ref;
 mod list;
 mod saves;
@@ -29,8 +27,6 @@ mod sweeps;
 mod tags;
 mod stored;
 mod checkpoint_ref;
-mod enter;
-mod owner;
 
 use std::path::{Path, PathBuf};
 
@@ -39,20 +35,18 @@ pub use checkpoint_ref::{
     link_logs, nearest, open, run_of, say_passed_over, split,
 };
 pub use config::{Difference, config, differences, leaves};
-pub use enter::{enter_best_run, enter_run};
-pub use find::other_runs;
-pub use find::{Found, find, trials};
-pub use list::{Listing, Unreadable, list};
-pub use owner::{checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before};
+pub use list::{Found, Listing, Unreadable, find, list, other_runs, trials};
 pub use run_ref::{
-    LOGS, best_run, best_trial, find_range_test, find_run, find_run_that, find_sweep,
-    is_experiment, is_name, named_run, nearest_run, nearest_sweep, of_experiment, run_names,
+    LOGS, best_run, best_trial, enter_best_run, enter_run, find_range_test, find_run,
+    find_run_that, find_sweep, is_experiment, is_name, named_run, nearest_run, nearest_sweep,
+    of_experiment, run_names,
 };
 pub use saves::longest_save;
 pub use scalars::{Point, Reader, Scalars};
-pub use stored::{Stored, StoredRun};
-pub use summary::summary_of;
-pub use summary::{Best, State, Summary, summary};
+pub use stored::{
+    Stored, StoredRun, checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
+};
+pub use summary::{Best, State, Summary, summary, summary_of};
 pub use sweeps::{SweepSummary, sweep_summary};
 pub use tags::{NAME as TAGS, Retagged, retag, tags};
 

@@ -7,7 +7,8 @@ use crate::plan::RunFolders;
 use crate::record::{is_run, to_stderr};
 use crate::runs::Error;
 use crate::runs::checkpoint_ref::{RUN, nearest, split};
-use crate::runs::find::{Found, find};
+use crate::runs::list::{Found, find};
+use crate::runs::stored::StoredRun;
 use crate::sweep::{self, is_trial};
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -143,6 +144,30 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
         };
         ErrorPage::of(ExitCode::Refused, &error).help(help)
     })
+}
+
+/// The run that `word` names ([`named_run`]). Changes to the folder that its paths are relative to,
+/// so that they hold wherever ddprun is called from.
+pub fn enter_run(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
+    enter_found(&named_run(word)?)
+}
+
+/// As [`enter_run`]; for a sweep, its best trial.
+pub fn enter_best_run(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
+    enter_found(&best_run(word)?)
+}
+
+/// As [`enter_run`], for the run in this log folder.
+pub(crate) fn enter_found(folder: &Path) -> Result<StoredRun, ErrorPage> {
+    let (stored, root) = StoredRun::rooted(folder)?;
+    if let Some(root) = root {
+        std::env::set_current_dir(&root).map_err(|error| {
+            let page = format!("error: cannot change to `{}`\n  why: {error}", root.display());
+            ErrorPage::new(ExitCode::Storage, page)
+        })?;
+        to_stderr(&format!("the paths of this run begin at `{}`", root.display()));
+    }
+    Ok(stored)
 }
 
 /// Whether a word is the name of an experiment or a sweep that has runs, and no way to a folder.

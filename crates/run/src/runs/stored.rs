@@ -1,5 +1,6 @@
 //! `run.json` -> a run as it was stored, the place where its paths begin, and its checkpoints.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ use crate::model::Lora;
 use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
 use crate::runs::Error;
-use crate::runs::checkpoint_ref::{Which, open};
+use crate::runs::checkpoint_ref::{Which, open, run_of};
+use crate::runs::run_ref::LOGS;
 
 /// `run.json`: the folders and the plan of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -112,4 +114,49 @@ fn root_of(folder: &Path, stored: &StoredRun, here: &Path) -> (PathBuf, PathBuf)
     let above = above.filter(|_| run.checkpoints.is_relative());
     let started = started_in.clone().filter(|root| root.is_dir());
     (above.or(started).unwrap_or_else(|| here.to_owned()), folder.to_owned())
+}
+
+/// The folder that the run in `logs` says its checkpoints are in, which may be gone.
+pub fn checkpoints_folder(logs: &Path) -> Option<PathBuf> {
+    Some(StoredRun::seen_from_here(logs).ok()?.run.checkpoints)
+}
+
+/// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
+pub fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Error> {
+    if !newest_of(logs, DESCRIPTION).is_file() {
+        return Ok(None);
+    }
+    let stored = StoredRun::seen_from_here(logs)?;
+    let folder = stored.run.checkpoints;
+    let is_own = folder.is_dir() && !folder.is_symlink();
+    Ok(folder.canonicalize().ok().filter(|_| is_own))
+}
+
+/// The other run whose checkpoints these are, of whose logs the folder `logs`, a whole path, is a
+/// copy.
+pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
+    let owner = run_of(checkpoints, Path::new(LOGS));
+    // One folder may be seen at two places.
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let is_other = |owner: &PathBuf| owner != logs && identity(owner) != identity(logs);
+    owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
+}
+
+/// The project of the run in `logs`, a whole path: by the end of that path, or else the current
+/// folder. Where the run says that it was started does not count: it may have come from elsewhere.
+pub fn project_of(logs: &Path) -> Option<PathBuf> {
+    let named = StoredRun::read(logs).ok()?.run.logs;
+    let named: PathBuf = named.components().filter(|part| part.as_os_str() != ".").collect();
+    if named.is_relative() && logs.ends_with(&named) {
+        return logs.ancestors().nth(named.components().count()).map(Path::to_owned);
+    }
+    std::env::current_dir().and_then(std::fs::canonicalize).ok()
+}
+
+/// The weights that the run in `logs` started from, a whole path, if they are still there.
+pub fn weights_before(logs: &Path) -> Option<PathBuf> {
+    let description = StoredRun::read(logs).ok()?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let root = description.root(&logs.canonicalize().ok()?, &here);
+    root.join(description.plan.model.pretrained?).canonicalize().ok()
 }

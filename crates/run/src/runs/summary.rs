@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::description::Description;
-use super::{Error, config, tags};
+use super::{Error, config, known_format, read_if_there, tags};
 use crate::event::{Evaluated, Event, Reason, TIE_BREAKER};
-use crate::plan::Mode;
-use crate::record::{self, RunTime, Stamped};
+use crate::plan::{Mode, NO_STEP_LIMIT};
+use crate::record::{self, DESCRIPTION, DESCRIPTION_FORMAT, RunTime, Stamped, newest_of};
 use crate::report::{self, Ending, Progress, Records, Unit};
 
 /// How a run, a trial or a sweep stands.
@@ -251,6 +251,44 @@ fn seconds(records: &Records, state: State) -> f64 {
     found.unwrap_or_else(|| records.epochs.iter().fold(0.0, |sum, epoch| sum + epoch.seconds))
 }
 
+/// The part of `run.json` that all versions of ddprun have written in the same form; what a start has
+/// not yet written, or an old version did not know, is absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Description {
+    name: Option<String>,
+    steps_per_epoch: Option<u64>,
+    /// Absent if time ends the run.
+    total_steps: Option<u64>,
+    monitor: Option<String>,
+    mode: Option<Mode>,
+    devices: Vec<String>,
+}
+
+impl Description {
+    /// Reads `run.json` of the newest start of the run in `folder`.
+    fn read(folder: &Path) -> Result<Self, Error> {
+        let path = newest_of(folder, DESCRIPTION);
+        let Some(bytes) = read_if_there(&path)? else { return Ok(Self::default()) };
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, &error))?;
+        known_format(&path, value.get("format").and_then(Value::as_u64), DESCRIPTION_FORMAT)?;
+        let text = |place: &str| value.pointer(place)?.as_str().map(str::to_owned);
+        let number = |place: &str| value.pointer(place)?.as_u64();
+        let mode = value.pointer("/plan/checkpoint/mode").cloned();
+        let devices = value.pointer("/plan/distributed/devices").and_then(Value::as_array);
+        let word =
+            |device: &Value| device.as_str().map_or_else(|| device.to_string(), str::to_owned);
+        Ok(Self {
+            name: text("/plan/name"),
+            steps_per_epoch: number("/plan/length/steps_per_epoch"),
+            total_steps: number("/plan/length/total_steps").filter(|&steps| steps < NO_STEP_LIMIT),
+            monitor: text("/plan/checkpoint/monitor"),
+            mode: mode.and_then(|mode| serde_json::from_value(mode).ok()),
+            devices: devices.into_iter().flatten().map(word).collect(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
@@ -259,9 +297,7 @@ mod tests {
     use super::*;
     use crate::event::Finished;
     use crate::files::{self, RunLock};
-    use crate::record::{
-        DESCRIPTION, HISTORY, Jsonl, OpenSink, RESOLVED, Sink, SinkStart, example_events,
-    };
+    use crate::record::{HISTORY, Jsonl, OpenSink, RESOLVED, Sink, SinkStart, example_events};
 
     const PLAN: &str = r#"{"format":1,"plan":{"name":"shapes",
         "length":{"steps_per_epoch":20,"total_steps":50},"distributed":{"devices":["cpu","cpu"]},

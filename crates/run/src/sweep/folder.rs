@@ -1,13 +1,19 @@
-//! Whose a folder of logs is: a sweep's or an experiment's. Trials and other runs do not share one,
-//! as what is done to the sweep would be done to those runs too.
+//! The folder of a sweep: it holds no other runs, as what is done to the sweep would be done to those
+//! runs too; and what trials leave behind there without need is removed: checkpoints of pruned ones,
+//! and what a kill left half-made. What cannot be removed now does no harm, and is looked at again
+//! when the sweep continues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint;
+use crate::files::{self, RunLock, lock_holder};
+use crate::plan::RunFolders;
 use crate::record;
 use crate::sweep::Error;
 use crate::sweep::journal::NAME;
-use crate::sweep::trial::{self, is_trial};
+use crate::sweep::request::Order;
+use crate::sweep::trial::{self, State, Trial, is_trial};
 
 /// Whether the folder is that of a sweep, or of a learning-rate range test, which has no journal.
 pub fn is_of_sweep(folder: &Path) -> bool {
@@ -25,10 +31,55 @@ pub fn refuse_runs(folder: &Path) -> Result<(), Error> {
     first.map_or(Ok(()), |run| Err(Error::HoldsRuns { folder: folder.to_owned(), run }))
 }
 
+/// Creates the sweep's folder if needed, and locks it.
+pub(super) fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
+    files::create_writable_folder(folder)?;
+    let lock = RunLock::acquire(folder)?;
+    files::remove_stale_temporaries(folder)?;
+    Ok(lock)
+}
+
+/// Removes what the trials of an interrupted sweep have left, before any of them runs.
+pub(super) fn clear(order: &Order<'_>, trials: &[Trial]) {
+    clear_folder(&order.base.experiment.checkpoint.dir.join(&order.sweep.name));
+    for trial in trials {
+        let folders = order.folders(trial.number);
+        if lock_holder(&folders.logs).is_some() {
+            // Another process is resuming this trial.
+            continue;
+        }
+        clear_folder(&folders.logs);
+        if trial.state == State::Pruned && !order.sweep.keep_pruned_checkpoints {
+            remove_checkpoints(&folders);
+        } else {
+            clear_folder(&folders.checkpoints);
+        }
+    }
+}
+
+fn clear_folder(folder: &Path) {
+    drop(files::remove_stale_temporaries(folder));
+}
+
+/// Removes the checkpoints of a trial.
+pub(super) fn remove_checkpoints(folders: &RunFolders) {
+    let RunFolders { logs, checkpoints, .. } = folders;
+    if !checkpoints.exists() {
+        return;
+    }
+    if logs.canonicalize().ok() != checkpoints.canonicalize().ok() {
+        drop(files::remove_folder(checkpoints));
+        return;
+    }
+    // One folder for both: the records stay.
+    for found in checkpoint::all(checkpoints).unwrap_or_default() {
+        drop(files::remove_folder(&found.path));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files;
     use crate::record::RESOLVED;
 
     #[test]

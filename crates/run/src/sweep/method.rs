@@ -10,7 +10,7 @@ use std::fmt::Debug;
 
 use crate::config::kind::Kind;
 use crate::config::sweep::{METHOD, Search, Values};
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Family, Registered, Registry, Takes};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::sampler::{BaseValues, Tried, is_allowed};
 use crate::sweep::trial::Trial;
@@ -93,6 +93,19 @@ impl<K: Kind + Method> Takes<K> for MethodFamily {
 
 /// Search methods that a program knows.
 pub type Methods = Registry<MethodFamily>;
+
+/// The search methods that come with ddprun.
+impl Registered for MethodFamily {
+    fn registered() -> Methods {
+        let mut all = Methods::empty();
+        all.add::<Grid>();
+        all.add::<Random>();
+        all.add::<Tpe>();
+        all.add::<List>();
+        all.add::<LrRange>();
+        all
+    }
+}
 
 /// The points of `method` that satisfy the constraints, in their order.
 pub fn points(method: &dyn Method, search: &Search, base: &BaseValues) -> Option<Vec<Values>> {

@@ -25,10 +25,8 @@ mod sampler;
 #[cfg(test)]
 mod example_sweeps;
 mod folder;
-mod gpus;
 mod importance;
 mod journal;
-mod cleanup;
 mod method;
 mod request;
 mod parzen;
@@ -45,37 +43,32 @@ mod trial_events;
 mod trial;
 mod view;
 mod workers;
-mod registered;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use folder::{is_of_sweep, refuse_runs};
-pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
-pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
 pub use range_test::{
-    files_of as range_test_files, is_in as is_range_test, page as range_test_page,
-    read as read_range_test,
+    Found, Point, files_of as range_test_files, find, is_in as is_range_test,
+    page as range_test_page, read as read_range_test, run as run_range_test,
+    words as range_test_words,
 };
 pub use ranking::{Ranking, best};
 pub(crate) use repeats::reached;
-pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
+pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer, visible_gpus};
 pub use results::{BEST, CSV, JSON, summary};
 pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
-pub use trial::{Length, Report, State, Trial, cost, id};
-pub use trial::{is_trial, trial_number};
-pub use trial_scheduler::is_taken;
-pub use trial_scheduler::run;
-pub use workers::count as count_workers;
-pub use workers::run as run_shared;
+pub use trial::{Length, Report, State, Trial, cost, id, is_trial, trial_number};
+pub use trial_scheduler::{is_taken, run};
+pub use workers::{count as count_workers, run as run_shared};
 
 use crate::config::values::Every;
-use crate::files::{self, RunLock};
+use crate::files;
 use crate::record;
 use crate::registry::Unbuildable;
 use crate::report;
@@ -286,14 +279,6 @@ impl Error {
                 | Self::Files(files::Error::InUse { .. })
         )
     }
-}
-
-/// Makes the sweep's folder if needed, and takes possession of it.
-fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
-    files::create_writable_folder(folder)?;
-    let lock = RunLock::acquire(folder)?;
-    files::remove_stale_temporaries(folder)?;
-    Ok(lock)
 }
 
 fn list(lines: &[String]) -> String {

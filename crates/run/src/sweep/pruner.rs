@@ -15,7 +15,7 @@ use crate::config::kind::{Kind, Wrong};
 use crate::config::schema::Mode;
 use crate::config::sweep::PRUNER;
 use crate::config::values::Every;
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Family, Registered, Registry, Takes};
 use crate::sweep::trial::Trial;
 
 pub use asha::Asha;
@@ -79,6 +79,17 @@ impl<K: Kind + Pruner> Takes<K> for PrunerFamily {
 
 /// Pruners that a program knows.
 pub type Pruners = Registry<PrunerFamily>;
+
+/// The pruners that come with ddprun.
+impl Registered for PrunerFamily {
+    fn registered() -> Pruners {
+        let mut all = Pruners::empty();
+        all.add::<NoPruner>();
+        all.add::<Asha>();
+        all.add::<Median>();
+        all
+    }
+}
 
 /// Whether a trial is given up at one of its reports: nothing is saved by that at the last one.
 pub(crate) fn is_cut(pruner: &dyn Pruner, running: &Running<'_>) -> bool {

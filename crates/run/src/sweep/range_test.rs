@@ -23,11 +23,12 @@ use crate::record::{self, EVENTS};
 use crate::report::panel::{Canvas, FAINT_INK};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::chart::{BLUE, Entry, Frame, GREY, ORANGE, Scale, legend, line};
+use crate::sweep::folder::{prepared_folder, refuse_runs};
 use crate::sweep::method::LrRange;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
-use crate::sweep::{Error, journal, prepared_folder, refuse_runs};
+use crate::sweep::{Error, journal};
 use crate::transport::Waker;
 
 /// Name of the table of the curve. A test that begins makes it, so that its folder is known as a

@@ -12,12 +12,12 @@ use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
 use crate::plan::RunFolders;
 use crate::record::{Jsonl, Screen};
+use crate::sweep::Error;
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
-use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
 
 /// Ranks of a run, of which each trial has `sweep.devices_per_trial`.
@@ -257,7 +257,7 @@ impl Order<'_> {
             folders: self.folders(number),
             changes,
             cores: (self.machine.cores / concurrent.max(1)).max(1),
-            gpus: gpus::free(self.machine.gpus, others, devices),
+            gpus: least_used_gpus(self.machine.gpus, others, devices),
             resume,
             waker: Arc::new(Waker::new().map_err(failed)?),
             is_pruned: AtomicBool::new(false),
@@ -276,5 +276,65 @@ impl Order<'_> {
         let logs = at(&experiment.logging.dir);
         let checkpoints = at(&experiment.checkpoint.dir);
         RunFolders { id: id(number), logs, checkpoints }
+    }
+}
+
+/// The `wanted` GPUs of a machine with `count` that `jobs` use least.
+fn least_used_gpus<'a>(
+    count: usize,
+    jobs: impl Iterator<Item = &'a Job>,
+    wanted: usize,
+) -> Vec<usize> {
+    let mut trials = vec![0; count];
+    for gpu in jobs.flat_map(|job| &job.gpus) {
+        trials[*gpu] += 1;
+    }
+    least_used(&trials, wanted)
+}
+
+/// Numbers of the `wanted` GPUs with the fewest trials on them, of those that CUDA shows:
+/// `trials[gpu]` run on each. In their order; all of them if there are fewer.
+fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
+    let mut gpus: Vec<usize> = (0..trials.len()).collect();
+    gpus.sort_by_key(|&gpu| (trials[gpu], gpu));
+    gpus.truncate(wanted);
+    gpus.sort_unstable();
+    gpus
+}
+
+/// `CUDA_VISIBLE_DEVICES` of a process that shall see `gpus` of those that this one sees with
+/// `ours`.
+pub fn visible_gpus(gpus: &[usize], ours: Option<&str>) -> String {
+    let named: Vec<&str> =
+        ours.map_or(Vec::new(), |names| names.split(',').map(str::trim).collect());
+    let name =
+        |gpu: &usize| named.get(*gpu).map_or_else(|| gpu.to_string(), |name| (*name).to_owned());
+    gpus.iter().map(name).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_side_by_side_share_no_gpu_as_long_as_one_is_free() {
+        assert_eq!(least_used(&[0, 0, 0, 0], 2), [0, 1]);
+        assert_eq!(least_used(&[1, 1, 0, 0], 2), [2, 3]);
+        assert_eq!(
+            least_used(&[1, 0, 1, 1], 2),
+            [0, 1],
+            "one is free, the other the first of the rest"
+        );
+        assert_eq!(least_used(&[2, 1, 1], 1), [1]);
+        assert_eq!(least_used(&[0, 0], 3), [0, 1]);
+        assert_eq!(least_used(&[], 1), [0; 0]);
+    }
+
+    #[test]
+    fn a_trial_sees_its_gpus_by_the_names_that_we_see_them_by() {
+        assert_eq!(visible_gpus(&[1, 3], None), "1,3");
+        assert_eq!(visible_gpus(&[0, 1], Some("4, 6,7")), "4,6");
+        assert_eq!(visible_gpus(&[1], Some("GPU-8932f937,GPU-1e4d")), "GPU-1e4d");
+        assert_eq!(visible_gpus(&[], Some("4")), "");
     }
 }

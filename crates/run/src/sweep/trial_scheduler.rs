@@ -2,7 +2,6 @@
 //! soon as there is room. One thread decides; one thread per running trial watches its ranks.
 
 mod preflight;
-mod reports;
 mod session;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -13,6 +12,7 @@ use crate::config::Loaded;
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::files::{self, RunLock};
 use crate::record::Screen;
+use crate::sweep::folder::{clear, prepared_folder, refuse_runs};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::repeats::{Repeated, is_repeat};
@@ -21,7 +21,7 @@ use crate::sweep::sampler::{BaseValues, Tried, all_points};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, is_trial, prepared_folder, range_test, refuse_runs, results};
+use crate::sweep::{Error, is_trial, range_test, results};
 use crate::terminal::counted;
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
@@ -64,7 +64,7 @@ pub(super) fn run_for(
         }
         Some(_) => {}
     }
-    cleanup::clear(&order, &session.trials);
+    clear(&order, &session.trials);
     let ended = session.live(&mut journal)?;
     let trials = session.trials;
     let ranking = session.ranking;

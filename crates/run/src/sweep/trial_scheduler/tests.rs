@@ -1,7 +1,5 @@
 mod changed;
-mod stopped;
 
-use crate::user_error::UserError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +18,7 @@ use crate::sweep::pruner::Asha;
 use crate::sweep::ranking::best;
 use crate::sweep::request::{Cause, Job, Machine, Outcome};
 use crate::sweep::trial::{Length, Report, State, id};
+use crate::user_error::UserError;
 
 impl Lab {
     fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
@@ -495,7 +494,7 @@ fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() 
     let at = folder.path().to_owned();
     files::write_atomic(&at.join(EVENTS), b"{}\n").unwrap();
     let folders = crate::plan::RunFolders { id: id(1), logs: at.clone(), checkpoints: at.clone() };
-    cleanup::remove_checkpoints(&folders);
+    crate::sweep::folder::remove_checkpoints(&folders);
     assert!(at.join(EVENTS).exists());
 }
 
@@ -534,4 +533,37 @@ fn a_trial_that_a_list_holds_twice_is_run_once_however_often_the_sweep_is_starte
     let (_, trials) = lab.run(&fake);
     let rates: Vec<f64> = trials.iter().map(|t| t.values[0].1.as_f64().unwrap()).collect();
     assert_eq!(rates, [0.5, 0.25]);
+}
+
+/// Two trials at once: the first fails by itself, the other one when it is asked to stop, as a run
+/// whose restart is called off.
+struct CalledOff;
+
+impl Trainer for CalledOff {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        Silent.check(changes)
+    }
+
+    fn train(&self, job: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        let began = Instant::now();
+        while job.folders.id != id(1) && !job.waker.take() {
+            assert!(began.elapsed() < Duration::from_mins(1), "nothing stops it");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Outcome::Failed { error: "rank 1 was killed".to_owned(), cause: Cause::Other }
+    }
+}
+
+#[test]
+fn a_trial_that_fails_while_the_sweep_is_stopped_is_resumed() {
+    let mut lab = Lab::new("random", 2);
+    (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Given(2), 0);
+    let (ended, trials) = lab.run(&CalledOff);
+    assert_eq!(ended, Ended::TooManyFailures);
+    assert_eq!([trials[0].state, trials[1].state], [State::Failed, State::Running]);
+    lab.sweep.max_failures = 1;
+    let fake = fake(|_, _| Outcome::Done);
+    let (ended, trials) = lab.run(&fake);
+    assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Finished));
+    assert_eq!(fake.seen.lock().unwrap()[..], [(true, trials[1].values[0].1.as_f64().unwrap())]);
 }
