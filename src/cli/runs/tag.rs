@@ -46,7 +46,7 @@ fn no_change(word: &str) -> ErrorPage {
 fn refused(error: &Error) -> ErrorPage {
     match error {
         Error::NotATag { .. } => ErrorPage::of(ExitCode::Refused, error).help(TAG_FORM),
-        Error::Newer { .. } => ErrorPage::of(ExitCode::Refused, error).help("use that ddprun"),
+        Error::Newer(_) => ErrorPage::of(ExitCode::Refused, error).help("use that ddprun"),
         Error::Files(reason) => ErrorPage::of(ExitCode::Storage, error)
             .help(reason.help_or("make the folder of this run readable and writable")),
         _ => ErrorPage::of(ExitCode::Storage, error),

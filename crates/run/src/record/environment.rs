@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::{Error, NewerFormat};
 use crate::files;
 
 /// Name of the file in the run's folder.
@@ -97,14 +97,8 @@ pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
         other => other.map_err(files::Error::io("read", &path))?,
     };
     let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    match value.get("format").and_then(serde_json::Value::as_u64) {
-        Some(found) if found > u64::from(FORMAT) => {
-            Err(Error::Newer { path, found: found as u32, known: FORMAT })
-        }
-        _ => {
-            Ok(serde_json::from_value(value).map_or(Vec::new(), |written: Written| written.starts))
-        }
-    }
+    NewerFormat::check(&path, value.get("format").and_then(serde_json::Value::as_u64), FORMAT)?;
+    Ok(serde_json::from_value(value).map_or(Vec::new(), |written: Written| written.starts))
 }
 
 #[cfg(feature = "cuda")]

@@ -84,25 +84,41 @@ pub(crate) use summary::summary;
 use terminal::Terminal;
 use text::escape;
 
+/// A file has a format that this ddprun does not know yet.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up to \
+     {known}",
+    path.display()
+)]
+pub struct NewerFormat {
+    path: PathBuf,
+    found: u64,
+    known: u32,
+}
+
+impl NewerFormat {
+    /// Refuses the format `found` in the file at `path` if it is newer than `known`. A file without
+    /// one passes.
+    pub(crate) fn check(path: &Path, found: Option<u64>, known: u32) -> Result<(), Self> {
+        match found {
+            Some(found) if found > u64::from(known) => {
+                Err(Self { path: path.to_owned(), found, known })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Why the record of a run could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be written or read.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// Written by a newer ddprun.
-    #[error(
-        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
-         to {known}",
-        path.display()
-    )]
-    Newer {
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-        /// The newest known one.
-        known: u32,
-    },
+    /// A file of a newer ddprun.
+    #[error(transparent)]
+    Newer(#[from] NewerFormat),
     /// A file that is not what its name says.
     #[error("`{}` is not a training history", path.display())]
     NotAHistory {
@@ -133,7 +149,7 @@ pub enum Error {
 impl UserError for Error {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Newer { .. } => ExitCode::Refused,
+            Self::Newer(_) => ExitCode::Refused,
             Self::Thread { .. } => ExitCode::Resource,
             _ => ExitCode::Storage,
         }

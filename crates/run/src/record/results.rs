@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::ser::{PrettyFormatter, Serializer};
 use serde_json::{Map, Value};
 
-use super::Error;
+use super::{Error, NewerFormat};
 use crate::event::{EpochDone, Evaluated, History};
 use crate::files::{self, Lines};
 
@@ -32,13 +32,10 @@ pub fn read_epochs(path: &Path) -> Result<Option<Vec<EpochDone>>, Error> {
     };
     let mut epochs = Vec::new();
     for line in bytes.split(|byte| *byte == b'\n') {
-        match parse_epoch(line) {
-            Ok(epoch) => epochs.push(epoch),
-            Err(Some(found)) => {
-                return Err(Error::Newer { path: path.to_owned(), found, known: EPOCHS_FORMAT });
-            }
-            Err(None) => {}
-        }
+        let Ok(object) = serde_json::from_slice::<Map<String, Value>>(line) else { continue };
+        let Some(format) = object.get("format").and_then(Value::as_u64) else { continue };
+        NewerFormat::check(path, Some(format), EPOCHS_FORMAT)?;
+        epochs.extend(serde_json::from_value::<EpochDone>(Value::Object(object)));
     }
     Ok(Some(epochs))
 }
@@ -67,16 +64,6 @@ fn encode_epoch(epoch: &EpochDone) -> Result<String, Error> {
         object.extend(fields);
     }
     serde_json::to_string(&object).map_err(failed)
-}
-
-/// `Err(Some(format))` for a line of a newer format, `Err(None)` for what is no epoch.
-fn parse_epoch(line: &[u8]) -> Result<EpochDone, Option<u32>> {
-    let object: Map<String, Value> = serde_json::from_slice(line).map_err(|_| None)?;
-    let format = object.get("format").and_then(Value::as_u64).ok_or(None)?;
-    if format > u64::from(EPOCHS_FORMAT) {
-        return Err(Some(format as u32));
-    }
-    serde_json::from_value(Value::Object(object)).map_err(|_| None)
 }
 
 /// Name of the history in the run's folder: [`History`] in the shape, order and indentation of Python's

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::{Error, known_format};
+use super::Error;
 use crate::config::dotted;
 use crate::files;
-use crate::record::{RESOLVED, newest_of};
+use crate::record::{NewerFormat, RESOLVED, newest_of};
 
 /// The newest schema of an experiment that is read here.
 const SCHEMA: u32 = 1;
@@ -19,7 +19,7 @@ pub fn config(folder: &Path) -> Result<Table, Error> {
     let text = files::read_to_string(&path).map_err(files::Error::io("read", &path))?;
     let table: Table = toml::from_str(&text).map_err(|error| Error::damaged(&path, &error))?;
     let schema = table.get("schema").and_then(Value::as_integer);
-    known_format(&path, schema.and_then(|schema| schema.try_into().ok()), SCHEMA)?;
+    NewerFormat::check(&path, schema.and_then(|schema| schema.try_into().ok()), SCHEMA)?;
     Ok(table)
 }
 

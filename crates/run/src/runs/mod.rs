@@ -52,7 +52,7 @@ pub use tags::{NAME as TAGS, Retagged, retag, tags};
 
 use crate::checkpoint;
 use crate::files;
-use crate::record;
+use crate::record::{self, NewerFormat};
 use crate::report;
 use crate::sweep;
 use crate::user_error::{ExitCode, UserError};
@@ -72,19 +72,9 @@ pub enum Error {
     /// The sweep cannot be read.
     #[error(transparent)]
     Sweep(#[from] sweep::Error),
-    /// Written by a newer ddprun.
-    #[error(
-        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
-         to {known}",
-        path.display()
-    )]
-    Newer {
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-        /// The newest known one.
-        known: u32,
-    },
+    /// A file of a newer ddprun.
+    #[error(transparent)]
+    Newer(#[from] NewerFormat),
     /// A file that is not what its name says.
     #[error("`{}` cannot be understood: {why}", path.display())]
     Damaged {
@@ -214,14 +204,4 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 /// A path as text, which is all that JSON has: bytes that are none are replaced.
 fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
-}
-
-/// The format that a file says it has, if this ddprun knows it.
-fn known_format(path: &Path, found: Option<u64>, known: u32) -> Result<(), Error> {
-    match found {
-        Some(found) if found > u64::from(known) => {
-            Err(Error::Newer { path: path.to_owned(), found, known })
-        }
-        _ => Ok(()),
-    }
 }

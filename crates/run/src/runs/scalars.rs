@@ -7,10 +7,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Error, known_format};
+use super::Error;
 use crate::event::FORMAT;
 use crate::files::{Follower, News};
-use crate::record::EVENTS;
+use crate::record::{EVENTS, NewerFormat};
 use crate::report;
 
 /// A number of a run.
@@ -147,7 +147,7 @@ impl Reader {
         for line in lines.lines() {
             // A line that a killed process left unfinished says nothing.
             let Ok(line) = serde_json::from_str::<Line<'_>>(line) else { continue };
-            known_format(self.follower.path(), line.format, FORMAT)?;
+            NewerFormat::check(self.follower.path(), line.format, FORMAT)?;
             self.take(&line);
         }
         Ok(is_anew || !lines.is_empty())

@@ -7,10 +7,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Error, config, known_format, read_if_there, tags};
+use super::{Error, config, read_if_there, tags};
 use crate::event::{Evaluated, Event, Reason, TIE_BREAKER};
 use crate::plan::{Mode, NO_STEP_LIMIT};
-use crate::record::{self, DESCRIPTION, DESCRIPTION_FORMAT, RunTime, Stamped, newest_of};
+use crate::record::{
+    self, DESCRIPTION, DESCRIPTION_FORMAT, NewerFormat, RunTime, Stamped, newest_of,
+};
 use crate::report::{self, Ending, Progress, Records, Unit};
 
 /// How a run, a trial or a sweep stands.
@@ -271,7 +273,7 @@ impl Description {
         let Some(bytes) = read_if_there(&path)? else { return Ok(Self::default()) };
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, &error))?;
-        known_format(&path, value.get("format").and_then(Value::as_u64), DESCRIPTION_FORMAT)?;
+        NewerFormat::check(&path, value.get("format").and_then(Value::as_u64), DESCRIPTION_FORMAT)?;
         let text = |place: &str| value.pointer(place)?.as_str().map(str::to_owned);
         let number = |place: &str| value.pointer(place)?.as_u64();
         let mode = value.pointer("/plan/checkpoint/mode").cloned();

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toml::Table;
 
-use super::{Error, config, known_format, read_if_there};
+use super::{Error, config, read_if_there};
 use crate::config::is_tag;
 use crate::files;
+use crate::record::NewerFormat;
 
 /// Name of the file in the run's folder.
 pub const NAME: &str = "tags.json";
@@ -41,7 +42,7 @@ impl Retagged {
         let Some(bytes) = read_if_there(&path)? else { return Ok(Self::default()) };
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, &error))?;
-        known_format(&path, value.get("format").and_then(Value::as_u64), FORMAT)?;
+        NewerFormat::check(&path, value.get("format").and_then(Value::as_u64), FORMAT)?;
         serde_json::from_value(value).map_err(|error| Error::damaged(&path, &error))
     }
 

@@ -25,6 +25,7 @@ use crate::config::schema::Mode;
 use crate::config::sweep::Search;
 use crate::config::{Loaded, leaves};
 use crate::files::{self, Lines};
+use crate::record::NewerFormat;
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, Report, State, Trial};
@@ -246,10 +247,7 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     let mut replay = Replay::default();
     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let Ok(value) = serde_json::from_slice::<Value>(line) else { continue };
-        let found = value.get("format").and_then(Value::as_u64).unwrap_or(1);
-        if found > u64::from(FORMAT) {
-            return Err(Error::Newer { path, found: found as u32, known: FORMAT });
-        }
+        NewerFormat::check(&path, value.get("format").and_then(Value::as_u64), FORMAT)?;
         let Ok(Line { time, record }) = serde_json::from_value(value) else { continue };
         replay.record(time, record);
     }

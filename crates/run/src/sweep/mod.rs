@@ -87,19 +87,9 @@ pub enum Error {
     /// A picture could not be drawn.
     #[error(transparent)]
     Report(#[from] report::Error),
-    /// Written by a newer ddprun.
-    #[error(
-        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
-         to {known}",
-        path.display()
-    )]
-    Newer {
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-        /// The newest known one.
-        known: u32,
-    },
+    /// A file of a newer ddprun.
+    #[error(transparent)]
+    Newer(#[from] record::NewerFormat),
     /// A file that is not what its name says.
     #[error("`{}` is not a sweep's journal", path.display())]
     NotAJournal { path: PathBuf },
@@ -273,7 +263,7 @@ impl Error {
                 | Self::NeverPruned { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft
-                | Self::Newer { .. }
+                | Self::Newer(_)
                 | Self::NotAJournal { .. }
                 | Self::NoSweep { .. }
                 | Self::Files(files::Error::InUse { .. })

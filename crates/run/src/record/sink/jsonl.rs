@@ -16,7 +16,7 @@ use crate::config::kind::Kind;
 use crate::event::{Event, FORMAT, Finished, Reason};
 use crate::files::{self, Lines};
 use crate::record::sink::{OpenSink, Sink, SinkStart};
-use crate::record::{Error, is_cut_short};
+use crate::record::{Error, NewerFormat, is_cut_short};
 
 /// Name of the file in the run's folder.
 pub const NAME: &str = "events.jsonl";
@@ -106,16 +106,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// Adds what a line says; an empty one says nothing.
+    /// Adds the event of a line of the file at `path`; an empty line has none.
     pub(super) fn add(&mut self, path: &Path, line: &[u8]) -> Result<(), Error> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
-        match parse(line) {
+        match parse(path, line)? {
             _ if line.is_empty() => {}
-            Ok(stamped) => self.events.push(stamped),
-            Err(Some(found)) => {
-                return Err(Error::Newer { path: path.to_owned(), found, known: FORMAT });
-            }
-            Err(None) => self.n_unreadable += 1,
+            Some(stamped) => self.events.push(stamped),
+            None => self.n_unreadable += 1,
         }
         Ok(())
     }
@@ -216,19 +213,20 @@ impl Stamped {
     }
 }
 
-/// `Err(Some(format))` for a line of a newer format, `Err(None)` for what is no event.
-pub(super) fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
-    let object: Map<String, Value> = serde_json::from_slice(line).map_err(|_| None)?;
-    let format = object.get("format").and_then(Value::as_u64).unwrap_or(u64::from(FORMAT));
-    if format > u64::from(FORMAT) {
-        return Err(Some(format as u32));
-    }
+/// The event of a line of the file at `path`; `None` if the line is not an event.
+pub(super) fn parse(path: &Path, line: &[u8]) -> Result<Option<Stamped>, NewerFormat> {
+    let Ok(object) = serde_json::from_slice::<Map<String, Value>>(line) else { return Ok(None) };
+    NewerFormat::check(path, object.get("format").and_then(Value::as_u64), FORMAT)?;
     let field = |name: &str| object.get(name).cloned().unwrap_or_default();
-    Ok(Stamped {
-        time: serde_json::from_value(field("time")).map_err(|_| None)?,
-        step: serde_json::from_value(field("step")).map_err(|_| None)?,
-        event: serde_json::from_value(Value::Object(object)).map_err(|_| None)?,
-    })
+    let (time, step) = (field("time"), field("step"));
+    let stamped = || {
+        Some(Stamped {
+            time: serde_json::from_value(time).ok()?,
+            step: serde_json::from_value(step).ok()?,
+            event: serde_json::from_value(Value::Object(object)).ok()?,
+        })
+    };
+    Ok(stamped())
 }
 
 /// How long a run has run: each of its starts from its first event to its last, without the pauses
@@ -307,7 +305,8 @@ mod tests {
         ];
         for event in events {
             let written = stamped(event.step().unwrap_or(5), event);
-            assert_eq!(parse(encode(&written).unwrap().as_bytes()), Ok(written));
+            let line = encode(&written).unwrap();
+            assert_eq!(parse(Path::new(NAME), line.as_bytes()).unwrap(), Some(written));
         }
     }
 
@@ -316,7 +315,8 @@ mod tests {
         let done =
             StepDone { loss: f64::NAN, grad_norm: f64::INFINITY, ..example_events::step_done(3) };
         let line = encode(&stamped(3, Event::StepDone(done))).unwrap();
-        let Event::StepDone(read) = parse(line.as_bytes()).unwrap().event else { panic!("{line}") };
+        let read = parse(Path::new(NAME), line.as_bytes()).unwrap().unwrap();
+        let Event::StepDone(read) = read.event else { panic!("{line}") };
         assert!(read.loss.is_nan() && read.grad_norm.is_nan());
     }
 

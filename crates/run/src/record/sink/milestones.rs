@@ -192,7 +192,7 @@ pub fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let is_start = |at: usize| lines.get(at).is_none_or(|line| says(line, br#""event":"started""#));
     // The totals of a start are in its last report.
     let kept = (0..lines.len()).filter(|&at| at % stride == 0 || is_start(at) || is_start(at + 1));
-    Ok(kept.filter_map(|at| parse(&lines[at]).ok()).filter(is_of_ranks).collect())
+    Ok(kept.filter_map(|at| parse(path, &lines[at]).ok()?).filter(is_of_ranks).collect())
 }
 
 fn is_of_ranks(stamped: &Stamped) -> bool {
