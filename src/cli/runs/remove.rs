@@ -122,12 +122,7 @@ fn left_in(folder: &Path) -> Vec<PathBuf> {
 
 /// The folders that hold the logs of a run, and its checkpoints, below its project.
 fn folders_of(run: &Path) -> Vec<PathBuf> {
-    let checkpoints = checkpoints_folder(run).filter(|folder| {
-        let project = run.canonicalize().ok().and_then(|logs| project_of(&logs));
-        let holder = folder.parent().and_then(|holder| holder.canonicalize().ok());
-        holder.zip(project).is_some_and(|(holder, project)| holder.starts_with(project))
-    });
-    let both = [Some(run.to_owned()), checkpoints].into_iter().flatten();
+    let both = [Some(run.to_owned()), checkpoints_folder(run)].into_iter().flatten();
     let holders = both.filter_map(|folder| folder.parent().map(Path::to_owned));
     holders.map(|folder| from_here(&folder)).collect()
 }

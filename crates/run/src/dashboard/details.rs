@@ -10,7 +10,7 @@ use super::evaluation::{self, Evaluation, evaluations};
 use super::overview::milliseconds;
 use super::processes::{Process, processes};
 use super::ranks::Ranks;
-use crate::event::{Event, Finished, Started, Straggler};
+use crate::event::{Event, Straggler};
 use crate::files;
 use crate::record::{self, Context, ENVIRONMENT, EVENTS, Stamped};
 use crate::report::{self, Records};
@@ -67,8 +67,8 @@ impl Details {
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, report::Error> {
         let records = report::read_milestones(folder)?;
         let events = records.log.effective();
-        let start = events.iter().rev().find_map(|at| started(&at.event));
-        let end = events.iter().rev().find_map(|at| finished(&at.event));
+        let start = report::last_start(&events);
+        let end = report::last_end(&events);
         Ok(Self {
             version: start.map(|start| start.version.clone()),
             arithmetic: start.map_or(Vec::new(), |start| start.arithmetic.clone()),
@@ -84,20 +84,6 @@ impl Details {
             events: told(&records),
             logs: Vec::new(),
         })
-    }
-}
-
-fn started(event: &Event) -> Option<&Started> {
-    match event {
-        Event::Started(started) => Some(started),
-        _ => None,
-    }
-}
-
-fn finished(event: &Event) -> Option<&Finished> {
-    match event {
-        Event::Finished(finished) => Some(finished),
-        _ => None,
     }
 }
 

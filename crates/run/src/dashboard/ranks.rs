@@ -1,11 +1,10 @@
 //! What ranks told of themselves -> where the time of each went, and what each took over time.
 //! Pure.
 
-use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::event::{Event, RankStats, TimeShares};
-use crate::record::Stamped;
+use crate::record::{RunTime, Stamped};
 
 /// What is known of the ranks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -59,13 +58,13 @@ impl Ranks {
 
 fn starts(events: &[Stamped]) -> Vec<Start<'_>> {
     let mut starts: Vec<Start<'_>> = Vec::new();
-    let (mut begin, mut before, mut now): (Option<Timestamp>, f64, f64) = (None, 0.0, 0.0);
+    let mut run_time = RunTime::default();
     for Stamped { time, event, .. } in events {
         if let Event::Started(started) = event {
-            (begin, before) = (Some(*time), now);
+            run_time.restart();
             starts.push(Start { from: started.resumed_from, reports: Vec::new() });
         }
-        now = before + time.duration_since(*begin.get_or_insert(*time)).as_secs_f64().max(0.0);
+        let now = run_time.advance(*time);
         if let (Event::RankStats(stats), Some(start)) = (event, starts.last_mut()) {
             start.reports.push((now, stats));
         }
@@ -138,6 +137,8 @@ fn forget_unknown<T>(ranks: &mut Vec<Vec<Option<T>>>) {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::record::example_events;
 

@@ -12,9 +12,10 @@ use super::metrics_file::Metrics;
 use super::overview::{Overview, RunView};
 use super::sweeps::SweepView;
 use crate::event::Event;
-use crate::files::{self, lock_holder};
+use crate::files::lock_holder;
 use crate::record::{
-    DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, Stamped, newest_of,
+    DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, RunTime, Stamped,
+    newest_of,
 };
 use crate::report;
 use crate::runs::{self, State, TAGS};
@@ -246,9 +247,8 @@ impl Run {
         let config = runs::leaves(&config).into_iter();
         let config =
             config.map(|(key, value)| (key, serde_json::to_value(value).unwrap_or_default()));
-        let per_epoch = steps_per_epoch(&self.folder);
         let extents = self.metrics.extents();
-        Ok(RunView::of(id.to_owned(), summary, extents, config.collect(), per_epoch))
+        Ok(RunView::of(id.to_owned(), summary, extents, config.collect()))
     }
 }
 
@@ -273,13 +273,6 @@ impl Sweep {
     }
 }
 
-/// 0 where it is not known.
-fn steps_per_epoch(folder: &Path) -> u64 {
-    let bytes = files::read(&newest_of(folder, DESCRIPTION)).unwrap_or_default();
-    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    value.pointer("/plan/length/steps_per_epoch").and_then(Value::as_u64).unwrap_or(0)
-}
-
 fn stamp(folder: &Path, files: &[PathBuf]) -> Stamp {
     let of = |path: &PathBuf| {
         let found = path.metadata().ok()?;
@@ -289,8 +282,7 @@ fn stamp(folder: &Path, files: &[PathBuf]) -> Stamp {
 }
 
 fn in_words(folder: &Path, error: &dyn std::error::Error) -> String {
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    let text = format!("{error}{cause}");
+    let text = runs::in_words(error);
     let place = folder.display().to_string();
     if text.contains(&place) { text } else { format!("{place}: {text}") }
 }
@@ -301,17 +293,14 @@ const MAX_PLACES: usize = 64;
 /// Steps with the seconds until then, both rising.
 fn timeline(events: &[Stamped]) -> Vec<(u64, f64)> {
     let mut places: Vec<(u64, f64)> = Vec::new();
-    let mut start = None;
-    let mut before = 0.0;
-    let mut seconds = 0.0;
+    let mut run_time = RunTime::default();
     for Stamped { time, step, event } in events {
         if let Event::Started(started) = event {
-            (start, before) = (Some(*time), seconds);
+            run_time.restart();
             // What is done again counts where it is done the last time.
             places.retain(|(known, _)| *known < started.resumed_from);
         }
-        let begin = *start.get_or_insert(*time);
-        seconds = before + time.duration_since(begin).as_secs_f64().max(0.0);
+        let seconds = run_time.advance(*time);
         // A checkpoint is said some steps after its own.
         if !matches!(event, Event::Saved(_)) && places.last().is_none_or(|last| last.0 < *step) {
             places.push((*step, seconds));

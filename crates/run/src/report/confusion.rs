@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use super::Error;
 use super::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_upwards, write_words};
 use super::picture::{self, Area, Drawn, Picture};
-use crate::record::text::escape;
+use crate::record::text::{self, escape};
 
 /// Logical pixels.
 const SIDE: f64 = 640.0;
@@ -66,22 +66,13 @@ fn name_size(n: usize) -> f64 {
 /// Names of at most so many letters, of which a middle that is left out is marked; those that would
 /// be the same have their number.
 fn shortened(names: &[String], most: usize) -> Vec<String> {
-    let cut = |name: &String, most: usize| {
-        let letters: Vec<char> = name.chars().collect();
-        if letters.len() <= most {
-            return name.clone();
-        }
-        let (head, tail) = ((most - 1).div_ceil(2), (most - 1) / 2);
-        let (head, tail) = (&letters[..head], &letters[letters.len() - tail..]);
-        head.iter().chain(&['…']).chain(tail).collect()
-    };
-    let all: Vec<String> = names.iter().map(|name| cut(name, most)).collect();
+    let all: Vec<String> = names.iter().map(|name| text::shortened(name, most)).collect();
     let distinct = |(at, name): (usize, &String)| {
         if all.iter().filter(|other| *other == name).count() == 1 {
             return name.clone();
         }
         let number = format!("{at}: ");
-        let rest = cut(&names[at], most.saturating_sub(number.len()).max(1));
+        let rest = text::shortened(&names[at], most.saturating_sub(number.len()).max(1));
         number + &rest
     };
     all.iter().enumerate().map(distinct).collect()

@@ -15,7 +15,7 @@ mod table;
 use std::path::Path;
 
 pub(crate) use incidents::story;
-pub(crate) use outcome::{Ending, Traces};
+pub(crate) use outcome::{Ending, Traces, last_end, last_start};
 pub use progress::{Progress, Unit};
 
 use crate::event::{EpochDone, History};

@@ -55,14 +55,13 @@ pub(crate) enum Ending<'a> {
 impl<'a> Ending<'a> {
     /// That of the run of these effective events.
     pub(crate) fn of(events: &[&'a Stamped], traces: &'a Traces) -> Self {
-        let start = || events.iter().rev().find_map(|stamped| started(&stamped.event));
         if let Some(holder) = &traces.holder {
             return Self::Running(holder);
         }
         if let Some(failure) = &traces.failure {
             return Self::Failed(failure);
         }
-        match (finished(events), start()) {
+        match (last_end(events), last_start(events)) {
             (Some(finished), _) => Self::Finished(finished),
             (None, Some(start)) if start.resumed_from >= start.total_steps => {
                 Self::NothingLeft(start.total_steps)
@@ -91,16 +90,17 @@ pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
     }
 }
 
-fn started(event: &Event) -> Option<&Started> {
-    match event {
+/// The newest start among these effective events.
+pub(crate) fn last_start<'a>(events: &[&'a Stamped]) -> Option<&'a Started> {
+    events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Started(started) => Some(started),
         _ => None,
-    }
+    })
 }
 
-/// A run that is over may still warn of what it missed, or be resumed in order to find that nothing
-/// is left to do.
-fn finished<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
+/// The end among these effective events. A run that is over may still warn of what it missed, or be
+/// resumed in order to find that nothing is left to do.
+pub(crate) fn last_end<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
     events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Finished(finished) => Some(finished),
         _ => None,

@@ -1,11 +1,11 @@
 //! One panel of the curves: a legend line, axes, a grid and one line per series. Draws on any
 //! backend at any scale.
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::Axis;
+use super::picture::{Area, Drawn};
 use super::progress::Unit;
 
 /// The family that is registered for measuring and for bitmaps; viewers of SVG pick their own.
@@ -73,6 +73,10 @@ impl Lettering {
     pub(crate) fn below(size: f64, color: RGBColor) -> Self {
         Self { vertical: VPos::Top, ..Self::centered(size, color) }
     }
+
+    fn on(self, canvas: Canvas) -> TextStyle<'static> {
+        canvas.text(self.size, self.color).pos(Pos::new(self.horizontal, self.vertical))
+    }
 }
 
 /// Words at a place of a picture, in logical pixels.
@@ -83,8 +87,7 @@ pub(crate) fn write_words<DB: DrawingBackend>(
     (x, y): (f64, f64),
     style: Lettering,
 ) -> Drawn<DB> {
-    let Lettering { size, color, horizontal, vertical } = style;
-    let style = canvas.text(size, color).pos(Pos::new(horizontal, vertical));
+    let style = style.on(canvas);
     area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
 }
 
@@ -94,10 +97,9 @@ pub(crate) fn write_upwards<DB: DrawingBackend>(
     canvas: Canvas,
     words: &str,
     (x, y): (f64, f64),
-    Lettering { size, color, horizontal, vertical }: Lettering,
+    style: Lettering,
 ) -> Drawn<DB> {
-    let style = canvas.text(size, color).pos(Pos::new(horizontal, vertical));
-    let style = style.transform(FontTransform::Rotate270);
+    let style = style.on(canvas).transform(FontTransform::Rotate270);
     area.draw(&Text::new(words.to_owned(), (canvas.px(x + canvas.lift), canvas.px(y)), style))
 }
 
@@ -127,8 +129,6 @@ impl Canvas {
     }
 }
 
-type Area<DB> = DrawingArea<DB, Shift>;
-type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 type Chart<'a, DB> = ChartContext<'a, DB, Cartesian2d<Axis, Axis>>;
 
 impl Panel {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
 use super::sweeps::trial_summaries;
 use super::{Error, Summary, SweepSummary, summary, sweep_summary};
 use crate::record;
@@ -113,7 +115,8 @@ impl Listing {
     }
 }
 
-fn in_words(error: &dyn std::error::Error) -> String {
+/// The error and its cause.
+pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{error}{cause}")
 }
@@ -136,18 +139,11 @@ fn in_parallel<T: Send>(
     folders: Vec<PathBuf>,
     read: impl Fn(&Path) -> Result<T, Error> + Sync,
 ) -> Vec<(PathBuf, Result<T, Error>)> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = folders.len().div_ceil(threads).max(1);
-    let read_all = |share: &[PathBuf]| share.iter().map(|folder| read(folder)).collect();
-    let results: Vec<Vec<Result<T, Error>>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            folders.chunks(share).map(|share| scope.spawn(|| read_all(share))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
-    folders.into_iter().zip(results.into_iter().flatten()).collect()
+    let read = |folder: PathBuf| {
+        let result = read(&folder);
+        (folder, result)
+    };
+    folders.into_par_iter().map(read).collect()
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub use checkpoint_ref::{
     link_logs, nearest, open, run_of, say_passed_over, split,
 };
 pub use config::{Difference, config, differences, leaves};
+pub(crate) use list::in_words;
 pub use list::{Found, Listing, Unreadable, find, list, other_runs, trials};
 pub use run_ref::{
     LOGS, best_run, best_trial, enter_best_run, enter_run, find_range_test, find_run,

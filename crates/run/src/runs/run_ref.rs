@@ -32,18 +32,6 @@ fn named(word: &Path, is_meant: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
     [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(|folder| is_meant(folder))
 }
 
-/// All sweeps, the one that was last written to at the end.
-fn sweeps() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(LOGS).into_iter().flatten().flatten();
-    let written = |folder: PathBuf| {
-        let journal = std::fs::metadata(folder.join(sweep::JOURNAL)).ok()?;
-        Some((journal.modified().ok()?, folder))
-    };
-    let mut found: Vec<_> = entries.filter_map(|entry| written(entry.path())).collect();
-    found.sort();
-    found.into_iter().map(|(_, folder)| folder).collect()
-}
-
 /// Finds the log folder of the run that `word` names. For a sweep, that is the folder of its best
 /// trial, and a line on stderr says which one it is.
 pub fn best_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
@@ -121,7 +109,10 @@ pub fn named_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
 fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<PathBuf, ErrorPage> {
     let word = word.map(|word| word.strip_prefix(RUN).unwrap_or(word));
     find_run_that(Path::new(LOGS), word, preferred).map_err(|error| {
-        let help = match (sweeps().last(), word.and_then(nearest_run)) {
+        let modified =
+            |sweep: &PathBuf| fs::metadata(sweep.join(sweep::JOURNAL)).ok()?.modified().ok();
+        let newest_sweep = || find(Path::new(LOGS)).sweeps.into_iter().max_by_key(modified);
+        let help = match (newest_sweep(), word.and_then(nearest_run)) {
             _ if word.is_some_and(is_experiment) => of_experiment(word.unwrap_or_default()),
             (_, Some(near)) if word == Some(near.as_str()) => {
                 let (run, _) = split(&near);
@@ -192,7 +183,7 @@ pub fn of_experiment(file: &str) -> String {
 /// The name of a sweep that is nearly `word`.
 pub fn nearest_sweep(word: &str) -> Option<String> {
     let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let names: Vec<String> = sweeps().iter().filter_map(name).collect();
+    let names: Vec<String> = find(Path::new(LOGS)).sweeps.iter().filter_map(name).collect();
     nearest(word, &names)
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Error;
 use crate::event::FORMAT;
 use crate::files::{Follower, News};
-use crate::record::{EVENTS, NewerFormat};
+use crate::record::{EVENTS, NewerFormat, RunTime};
 use crate::report;
 
 /// A number of a run.
@@ -98,10 +98,7 @@ fn of_epochs(folder: &Path) -> Result<Scalars, Error> {
 pub struct Reader {
     follower: Follower,
     scalars: Scalars,
-    /// When this start began, and how long the run had run before it.
-    start: Option<(Timestamp, f64)>,
-    /// How long the run has run.
-    seconds: f64,
+    time: RunTime,
 }
 
 /// What of an event is read here.
@@ -130,7 +127,7 @@ impl Reader {
     /// A reader of the run in `folder`, which need not have said anything yet.
     pub fn new(folder: &Path) -> Self {
         let follower = Follower::new(&folder.join(EVENTS));
-        Self { follower, scalars: Scalars::default(), start: None, seconds: 0.0 }
+        Self { follower, scalars: Scalars::default(), time: RunTime::default() }
     }
 
     /// All numbers up to now.
@@ -142,7 +139,7 @@ impl Reader {
     pub fn poll(&mut self) -> Result<bool, Error> {
         let News { is_anew, lines } = self.follower.poll()?;
         if is_anew {
-            (self.scalars, self.start, self.seconds) = (Scalars::default(), None, 0.0);
+            (self.scalars, self.time) = (Scalars::default(), RunTime::default());
         }
         for line in lines.lines() {
             // A line that a killed process left unfinished says nothing.
@@ -165,12 +162,10 @@ impl Reader {
             if goes_on {
                 self.scalars.reopen_epoch(line.resumed_from.unwrap_or(0));
             }
-            self.start = Some((line.time, self.seconds));
+            self.time.restart();
         }
-        let (start, before) = *self.start.get_or_insert((line.time, self.seconds));
-        self.seconds = before + line.time.duration_since(start).as_secs_f64().max(0.0);
+        let seconds = self.time.advance(line.time);
         let step = line.step;
-        let seconds = self.seconds;
         let mut add = |name: &str, value: Option<f64>| {
             self.scalars.add(name, Point { step, seconds, value: value.unwrap_or(f64::NAN) });
         };

@@ -62,35 +62,50 @@ impl StoredRun {
         Ok(Self { run: stored.run, plan, started_in: stored.started_in })
     }
 
-    /// The run in `folder`; its own folders are those that are there, seen from here.
+    /// Reads the run in `folder`; paths of its own folders are valid from the current folder.
     pub fn seen_from_here(folder: &Path) -> Result<Self, Error> {
-        let (mut stored, root) = Self::rooted(folder)?;
+        Ok(Self::read(folder)?.with_own_folders(folder))
+    }
+
+    /// Reads the run in `folder`. The second is the folder that its paths are relative to, unless it
+    /// is the current one.
+    pub(super) fn rooted(folder: &Path) -> Result<(Self, Option<PathBuf>), Error> {
+        Ok(Self::read(folder)?.with_root(folder))
+    }
+
+    fn with_own_folders(self, folder: &Path) -> Self {
+        let (mut stored, root) = self.with_root(folder);
         if let Some(root) = root {
             let RunFolders { checkpoints, logs, .. } = &mut stored.run;
             *checkpoints = root.join(&checkpoints);
             *logs = root.join(&logs);
         }
-        Ok(stored)
+        stored
     }
 
-    /// The run in `folder`, and where its paths begin, if that is not here.
-    pub(crate) fn rooted(folder: &Path) -> Result<(Self, Option<PathBuf>), Error> {
-        let mut stored = Self::read(folder)?;
+    fn with_root(mut self, folder: &Path) -> (Self, Option<PathBuf>) {
         let here = std::env::current_dir().unwrap_or_default();
-        let Ok(folder) = folder.canonicalize() else { return Ok((stored, None)) };
-        let (root, logs) = root_of(&folder, &stored, &here);
-        stored.run.logs = logs;
-        Ok((stored, Some(root).filter(|root| *root != here)))
+        let Ok(folder) = folder.canonicalize() else { return (self, None) };
+        let (root, logs) = root_of(&folder, &self, &here);
+        self.run.logs = logs;
+        (self, Some(root).filter(|root| *root != here))
+    }
+
+    /// The project of the run in `logs`, an absolute path: by the end of that path, or else the
+    /// current folder. The folder in which the run says that it was started does not count: the run
+    /// may have come from elsewhere.
+    fn project(&self, logs: &Path) -> Option<PathBuf> {
+        let named = self.run.logs.components().filter(|part| part.as_os_str() != ".");
+        let named: PathBuf = named.collect();
+        if named.is_relative() && logs.ends_with(&named) {
+            return logs.ancestors().nth(named.components().count()).map(Path::to_owned);
+        }
+        std::env::current_dir().and_then(std::fs::canonicalize).ok()
     }
 
     /// One of its checkpoints.
     pub fn checkpoint(&self, which: Which) -> Result<Opened, Error> {
         open(&self.run.checkpoints, Some(&self.plan.checkpoint), which)
-    }
-
-    /// Where its paths begin, seen from `here`.
-    pub(crate) fn root(&self, folder: &Path, here: &Path) -> PathBuf {
-        root_of(folder, self, here).0
     }
 }
 
@@ -116,9 +131,14 @@ fn root_of(folder: &Path, stored: &StoredRun, here: &Path) -> (PathBuf, PathBuf)
     (above.or(started).unwrap_or_else(|| here.to_owned()), folder.to_owned())
 }
 
-/// The folder that the run in `logs` says its checkpoints are in, which may be gone.
+/// The checkpoint folder that the run in `logs` names, which may be gone, if it lies in the run's
+/// project.
 pub fn checkpoints_folder(logs: &Path) -> Option<PathBuf> {
-    Some(StoredRun::seen_from_here(logs).ok()?.run.checkpoints)
+    let stored = StoredRun::read(logs).ok()?;
+    let project = stored.project(&logs.canonicalize().ok()?)?;
+    let checkpoints = stored.with_own_folders(logs).run.checkpoints;
+    let holder = checkpoints.parent()?.canonicalize().ok()?;
+    holder.starts_with(project).then_some(checkpoints)
 }
 
 /// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
@@ -142,21 +162,15 @@ pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
     owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
 }
 
-/// The project of the run in `logs`, a whole path: by the end of that path, or else the current
-/// folder. Where the run says that it was started does not count: it may have come from elsewhere.
+/// [`StoredRun::project`] of the run in `logs`.
 pub fn project_of(logs: &Path) -> Option<PathBuf> {
-    let named = StoredRun::read(logs).ok()?.run.logs;
-    let named: PathBuf = named.components().filter(|part| part.as_os_str() != ".").collect();
-    if named.is_relative() && logs.ends_with(&named) {
-        return logs.ancestors().nth(named.components().count()).map(Path::to_owned);
-    }
-    std::env::current_dir().and_then(std::fs::canonicalize).ok()
+    StoredRun::read(logs).ok()?.project(logs)
 }
 
 /// The weights that the run in `logs` started from, a whole path, if they are still there.
 pub fn weights_before(logs: &Path) -> Option<PathBuf> {
-    let description = StoredRun::read(logs).ok()?;
+    let stored = StoredRun::read(logs).ok()?;
     let here = std::env::current_dir().unwrap_or_default();
-    let root = description.root(&logs.canonicalize().ok()?, &here);
-    root.join(description.plan.model.pretrained?).canonicalize().ok()
+    let (root, _) = root_of(&logs.canonicalize().ok()?, &stored, &here);
+    root.join(stored.plan.model.pretrained?).canonicalize().ok()
 }

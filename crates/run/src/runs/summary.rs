@@ -78,8 +78,11 @@ pub struct Summary {
     /// Finished steps; of a run that goes on, or was killed, as it last reported: about once a
     /// second.
     pub step: u64,
-    /// Its last step; `None` if time ends it.
+    /// Last step; `None` if time ends the run.
     pub total_steps: Option<u64>,
+    /// 0 if not known.
+    #[serde(skip)]
+    pub steps_per_epoch: u64,
     /// The epoch of its last finished step, from 1; 0 before the first step.
     pub epoch: u64,
     /// Its last epoch; `None` if time ends it.
@@ -131,6 +134,7 @@ pub fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
         reason,
         step,
         total_steps: description.total_steps,
+        steps_per_epoch: per_epoch,
         epoch: epochs_at(step),
         epochs: description.total_steps.filter(|_| per_epoch > 0).map(epochs_at),
         best: best(records, &events, &description),
@@ -243,9 +247,9 @@ fn seconds(records: &Records, state: State) -> f64 {
     let mut time = RunTime::default();
     for stamped in &records.log.events {
         if matches!(stamped.event, Event::Started(_)) {
-            time.begin_again();
+            time.restart();
         }
-        time.hear(stamped.time);
+        time.advance(stamped.time);
     }
     let is_running = state == State::Running;
     let found = if is_running { time.seconds_until_now() } else { time.seconds() };

@@ -249,6 +249,11 @@ impl UserError for Error {
 }
 
 impl Error {
+    /// A failure of the operating system in `what`, which completes "cannot ...".
+    fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| Self::System { what, reason }
+    }
+
     /// Whether it was refused before anything was touched.
     pub fn is_refusal(&self) -> bool {
         matches!(

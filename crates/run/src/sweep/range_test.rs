@@ -120,7 +120,7 @@ pub fn run(
         logs: at(&experiment.logging.dir),
         checkpoints: at(&experiment.checkpoint.dir),
     };
-    let waker = Waker::new().map_err(|reason| Error::System { what: "make a waker", reason })?;
+    let waker = Waker::new().map_err(Error::system("make a waker"))?;
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
     let gpus = (0..order.machine.gpus).collect();
@@ -144,8 +144,8 @@ pub fn run(
 
 /// Trains the test. Says how that ended, and whether Ctrl-C came meanwhile.
 fn trained(trainer: &dyn Trainer, job: &Job) -> Result<(Outcome, bool), Error> {
-    let failed = |reason| Error::System { what: "listen to signals", reason };
-    let mut interruption = Signals::of_interruption().map_err(failed)?;
+    let interruption = Signals::of_interruption();
+    let mut interruption = interruption.map_err(Error::system("listen to signals"))?;
     let mut interrupted = false;
     let outcome = trainer.train(job, &mut |_| {
         interrupted |= interruption.take() > 0;

@@ -251,7 +251,6 @@ impl Order<'_> {
         concurrent: usize,
         others: impl Iterator<Item = &'a Job>,
     ) -> Result<Arc<Job>, Error> {
-        let failed = |reason| Error::System { what: "make a waker", reason };
         let devices = self.sweep.search.devices_per_trial as usize;
         Ok(Arc::new(Job {
             folders: self.folders(number),
@@ -259,7 +258,7 @@ impl Order<'_> {
             cores: (self.machine.cores / concurrent.max(1)).max(1),
             gpus: least_used_gpus(self.machine.gpus, others, devices),
             resume,
-            waker: Arc::new(Waker::new().map_err(failed)?),
+            waker: Arc::new(Waker::new().map_err(Error::system("make a waker"))?),
             is_pruned: AtomicBool::new(false),
         }))
     }

@@ -64,7 +64,7 @@ impl TrialEvents {
             self.word(&serde_json::from_str(line).unwrap_or_default());
         }
         if let Some(time) = time_of(line) {
-            self.time.hear(time);
+            self.time.advance(time);
         }
     }
 
@@ -72,7 +72,7 @@ impl TrialEvents {
         match event.get("event").and_then(Value::as_str) {
             Some("started") => {
                 self.is_over = false;
-                self.time.begin_again();
+                self.time.restart();
             }
             Some("finished") => self.is_over = ends_the_run(event),
             Some("evaluated") => self.evaluated(event),

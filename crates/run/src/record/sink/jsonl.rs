@@ -32,56 +32,41 @@ impl Kind for Jsonl {
 
 impl Sink for Jsonl {
     fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
-        Ok(Box::new(OpenJsonl(Lines::open(&start.run.logs.join(NAME))?)))
+        let lines = Lines::open(&start.run.logs.join(NAME))?;
+        Ok(Box::new(EventsFile { lines, has_steps: true }))
     }
 }
 
-struct OpenJsonl(Lines);
-
-impl OpenSink for OpenJsonl {
-    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
-        write(&mut self.0, stamped)
-    }
-
-    fn file(&self) -> Option<&Path> {
-        Some(self.0.path())
-    }
-
-    fn sync(&self) -> Result<(), Error> {
-        Ok(self.0.sync()?)
-    }
-
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
-        Some(("events", self.0.path().to_owned()))
-    }
+struct EventsFile {
+    lines: Lines,
+    /// False for a run without the sink: its file lacks steps and the ranks' reports between them.
+    has_steps: bool,
 }
 
-/// `events.jsonl` of a run without the sink: all but steps, and what ranks tell in between.
-struct RareEvents(Lines);
-
-/// Opens the file at `path` for what tells how the run stands.
+/// Opens `events.jsonl` at `path` for a run without the sink.
 pub(in crate::record) fn rare_events(path: &Path) -> Result<Box<dyn OpenSink>, Error> {
-    Ok(Box::new(RareEvents(Lines::open(path)?)))
+    Ok(Box::new(EventsFile { lines: Lines::open(path)?, has_steps: false }))
 }
 
-impl OpenSink for RareEvents {
+impl OpenSink for EventsFile {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
-        match stamped.event {
-            Event::StepDone(_) | Event::RankStats(_) => Ok(()),
-            _ => write(&mut self.0, stamped),
+        if !self.has_steps && matches!(stamped.event, Event::StepDone(_) | Event::RankStats(_)) {
+            return Ok(());
         }
+        let line = encode(stamped).map_err(|reason| Error::Encode { what: NAME, reason })?;
+        Ok(self.lines.push(&line)?)
     }
 
     fn file(&self) -> Option<&Path> {
-        Some(self.0.path())
+        Some(self.lines.path())
     }
 
     fn sync(&self) -> Result<(), Error> {
-        Ok(self.0.sync()?)
+        Ok(self.lines.sync()?)
     }
 
     fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
-        None
+        self.has_steps.then(|| ("events", self.lines.path().to_owned()))
     }
 }
 
@@ -189,12 +174,6 @@ pub fn read(path: &Path) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// Appends an event.
-pub(crate) fn write(lines: &mut Lines, stamped: &Stamped) -> Result<(), Error> {
-    let line = encode(stamped).map_err(|reason| Error::Encode { what: NAME, reason })?;
-    Ok(lines.push(&line)?)
-}
-
 /// One flat object: time, step, kind, then what the event says.
 pub(super) fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
     serde_json::to_string(&stamped.object()?)
@@ -240,15 +219,16 @@ pub(crate) struct RunTime {
 }
 
 impl RunTime {
-    /// The run is started again: the pause does not count.
-    pub(crate) fn begin_again(&mut self) {
+    /// Begins another start: the pause before it does not count.
+    pub(crate) fn restart(&mut self) {
         self.before += self.newest.take().map_or(0.0, |(first, last)| span(first, last));
     }
 
-    /// An event came at this time.
-    pub(crate) fn hear(&mut self, time: Timestamp) {
+    /// Adds the time of an event. Returns the seconds until then.
+    pub(crate) fn advance(&mut self, time: Timestamp) -> f64 {
         let first = self.newest.map_or(time, |(first, _)| first);
         self.newest = Some((first, time));
+        self.before + span(first, time)
     }
 
     /// Seconds without the pauses between the starts; `None` before the first event.

@@ -88,13 +88,12 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Runs trials until all are done, or a signal stops it.
     pub(super) fn live(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
-        let failed = |what| move |reason| Error::System { what, reason };
         let (sender, receiver) = channel();
         let mut inbox = Inbox {
             sender,
             receiver,
-            preemption: Signals::of_preemption().map_err(failed("listen to signals"))?,
-            interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
+            preemption: Signals::of_preemption().map_err(Error::system("listen to signals"))?,
+            interruption: Signals::of_interruption().map_err(Error::system("listen to signals"))?,
         };
         let retried = self.retry(journal)?;
         let open = if self.is_shared() { "under way" } else { "interrupted" };
@@ -327,7 +326,6 @@ impl<'a> Session<'a> {
     where
         'a: 'scope,
     {
-        let failed = |what| move |reason| Error::System { what, reason };
         let concurrent = self.order.concurrent().min(self.total);
         let others = self.running.iter().map(|running| &*running.job);
         let changes = self.order.changes(&trial.values);
@@ -361,7 +359,7 @@ impl<'a> Session<'a> {
             reported(trainer, &job);
         };
         let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
-        thread.map(|_| ()).map_err(failed("start a thread"))
+        thread.map(|_| ()).map_err(Error::system("start a thread"))
     }
 
     /// Reads what running trials have reported, and gives up those that are not worth it.

@@ -167,9 +167,10 @@ impl Share<'_> {
         has_failed: &dyn Fn() -> bool,
         mut wish: Wish,
     ) -> Result<(Ended, Story), Error> {
-        let failed = |what| move |reason| Error::System { what, reason };
-        let mut preemption = Signals::of_preemption().map_err(failed("listen to signals"))?;
-        let mut interruption = Signals::of_interruption().map_err(failed("listen to signals"))?;
+        let mut preemption =
+            Signals::of_preemption().map_err(Error::system("listen to signals"))?;
+        let mut interruption =
+            Signals::of_interruption().map_err(Error::system("listen to signals"))?;
         let mut leader = None;
         let mut refused = BTreeSet::new();
         loop {

@@ -166,7 +166,6 @@ impl<'s> Worker<'s, '_> {
     where
         's: 'scope,
     {
-        let failed = |what| move |reason| Error::System { what, reason };
         let service = self.service;
         let slots = service.order.concurrent();
         let others = self.running.values().map(|job| &**job);
@@ -184,7 +183,7 @@ impl<'s> Worker<'s, '_> {
             reported(service.trainer, &job);
         };
         let thread = Builder::new().name(id(attempt.trial)).spawn_scoped(scope, watch);
-        thread.map(|_| ()).map_err(failed("start a thread"))
+        thread.map(|_| ()).map_err(Error::system("start a thread"))
     }
 
     fn hear(&mut self, message: Message) {
