@@ -1,5 +1,5 @@
-//! `environment.json`: on what and by what a run was made. Each start of the run, also a resumed
-//! one, adds its entry.
+//! `environment.json`: the machine and the program of a run. Each start of the run, also a resume,
+//! appends an entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ pub struct Environment {
     pub time: Timestamp,
     /// Version of ddprun.
     pub ddprun: String,
-    /// What ddprun was built for: `x86_64-linux-gnu`.
+    /// Target that ddprun was built for: `x86_64-linux-gnu`.
     pub target: String,
-    /// Whether ddprun was built with or without debug assertions.
+    /// `debug` if ddprun was built with debug assertions, else `release`.
     pub profile: String,
     /// Commit of the repository that holds the working folder.
     pub git_revision: Option<String>,
@@ -40,7 +40,7 @@ pub struct Environment {
     pub folder: PathBuf,
     /// Program and arguments.
     pub command_line: Vec<String>,
-    /// Libraries of CUDA that were found: name and file; none where no GPU is used.
+    /// CUDA libraries in use: name and file; empty without a GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuda_libraries: Vec<(String, PathBuf)>,
 }
@@ -52,7 +52,7 @@ struct Written {
 }
 
 impl Environment {
-    /// Looks at this machine and process. What cannot be found out is left empty.
+    /// Describes this machine and process. Anything unknown is left empty.
     pub fn measure() -> Self {
         let folder = std::env::current_dir().unwrap_or_default();
         let system = rustix::system::uname();
@@ -89,7 +89,7 @@ impl Environment {
     }
 }
 
-/// The starts of the run in `folder`, oldest first; none where none are written down.
+/// Reads the starts of the run in `folder`, oldest first; empty if the file is missing.
 pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
     let path = folder.join(NAME);
     let bytes = match files::read(&path) {

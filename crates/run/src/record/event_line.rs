@@ -11,7 +11,7 @@ use crate::event::{
 use crate::metric::worse_than_naive;
 use crate::plan::NO_STEP_LIMIT;
 
-/// What the words about a step need to know of the whole run.
+/// Numbers of the whole run that the text of an event needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Context {
     pub steps_per_epoch: u64,
@@ -42,7 +42,7 @@ impl Context {
         self.total_steps.saturating_sub(before).min(self.steps_per_epoch)
     }
 
-    /// Whether a number of steps ends the run, and not only time.
+    /// True if the run has a last step, and does not end by time alone.
     pub(crate) fn is_bounded(&self) -> bool {
         self.total_steps < NO_STEP_LIMIT
     }
@@ -59,22 +59,21 @@ impl Context {
         format!("step {step}{last}")
     }
 
-    /// The epoch of a step, and its place there; all from 1.
+    /// The epoch of a step and its index in the epoch; both from 1.
     pub fn place_of(&self, step: u64) -> (u64, u64) {
         let before = step.saturating_sub(1);
         let per_epoch = self.steps_per_epoch.max(1);
         (before / per_epoch + 1, before % per_epoch + 1)
     }
 
-    /// Whether an epoch ends at this step, complete or not.
+    /// True if an epoch ends at this step, complete or not.
     fn closes_an_epoch(&self, step: u64) -> bool {
         let is_whole = self.steps_per_epoch > 0 && step.is_multiple_of(self.steps_per_epoch);
         is_whole || step == self.total_steps
     }
 }
 
-/// What the user reads about an event; `None` where another event says it, or the summary of the
-/// run does.
+/// The text of an event for users; `None` if another event or the summary of the run contains it.
 pub fn line(event: &Event, context: &Context) -> Option<String> {
     let text = match event {
         Event::Started(started) => first_lines(started),
@@ -98,7 +97,7 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
     Some(escape(&text).into_owned())
 }
 
-/// What only the log says; `None` where [`line()`] says it.
+/// The text of an event for the log alone; `None` for events with a [`line()`].
 pub(crate) fn quiet_line(event: &Event) -> Option<String> {
     let Event::Partitioned(Partitioned { epoch, ranks, samples, left_out, repeated, .. }) = event
     else {
@@ -131,7 +130,7 @@ fn straggler_line(straggler: &Straggler) -> String {
     )
 }
 
-/// How many samples cannot be read, then the first of them, one a line.
+/// The number of unreadable samples, then the first of them, one per line.
 fn unreadable_lines(found: &Unreadable) -> String {
     let Unreadable { split, epoch, samples, unreadable, first, .. } = found;
     let done = match split.as_str() {
@@ -247,10 +246,10 @@ fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
     line + "  " + &duration(epoch.seconds)
 }
 
-/// First parts of the names of metrics, in the order of a line.
+/// Prefixes of metric names, in the order of a line.
 const SPLITS: [&str; 3] = ["train", "val", "val_weights"];
 
-/// What was measured on a part of the data: the loss, then the others by name.
+/// Appends the metrics of one split: the loss, then the others by name.
 fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
     let own = |name: &str| name.strip_prefix(split)?.strip_prefix('/').map(str::to_owned);
     let mut of_split: Vec<(String, &String, f64)> =

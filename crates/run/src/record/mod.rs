@@ -1,4 +1,4 @@
-//! `Event -> terminal, files`. What was said, for those who watch and those who look later.
+//! `Event -> terminal, files`.
 //!
 //! ```text
 //!            ┌─▶ terminal                a bar or plain lines on stderr
@@ -10,12 +10,12 @@
 //!            └─▶ training_history.json   the same by columns, some seconds later
 //! ```
 //!
-//! Files that grow are written as events come, and synced by what must not be there without them: a
-//! checkpoint, and the end of the run. What a resumed run does again is cut from them.
+//! Growing files are written as events come, and synced before a checkpoint is complete and at the end
+//! of the run. A resume cuts from them the steps that it repeats.
 //!
 //! The [`Recorder`] lives in the process of rank 0. The other ranks have a [`RankLog`] each.
 //!
-//! What a run has said can be read while it goes on, and afterwards:
+//! The events of a run can be read while it runs, and afterwards:
 //! ```
 //! use ddprun_train::event::Event;
 //! use ddprun_run::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
@@ -119,11 +119,11 @@ pub enum Error {
     /// A file of a newer ddprun.
     #[error(transparent)]
     Newer(#[from] NewerFormat),
-    /// A file that is not what its name says.
+    /// A file of another format.
     #[error("`{}` is not a training history", path.display())]
     NotAHistory {
         path: PathBuf,
-        /// Where it differs.
+        /// The first difference.
         #[source]
         reason: serde_json::Error,
     },
@@ -162,25 +162,24 @@ impl Error {
         Self::Files(files::Error::io(action, path)(reason))
     }
 
-    /// Whether the file system is full.
+    /// True if the file system is full.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self, Self::Files(error) if error.is_out_of_space())
     }
 }
 
-/// What a [`Recorder`] needs to know.
+/// Settings of a [`Recorder`].
 #[derive(Debug)]
 pub struct Settings {
-    /// The part of the run that begins; its folders exist.
+    /// The start of the run; its folders exist.
     pub start: SinkStart,
-    /// What to write beside the history.
+    /// Outputs beside the history.
     pub sinks: Vec<NamedSink>,
-    /// How to write to the terminal.
     pub screen: Screen,
     pub steps_per_epoch: u64,
 }
 
-/// Writes down what a run says.
+/// Writes the events of a run to the terminal, the log and all sinks.
 pub struct Recorder {
     run: RunFolders,
     last_step: u64,
@@ -191,7 +190,7 @@ pub struct Recorder {
     sinks: Vec<RunningSink>,
 }
 
-/// A sink of this part of the run.
+/// A sink of this start.
 enum RunningSink {
     Lossless(Box<dyn OpenSink>),
     BestEffort(QueuedSink),
@@ -238,8 +237,8 @@ impl RunningSink {
 }
 
 impl Recorder {
-    /// Opens the files of a run. Those of an earlier part of it are continued; what they say about
-    /// steps after `resumed_from` is cut, except in the logs.
+    /// Opens the files of a run. Those of earlier starts are continued; entries about steps after
+    /// `resumed_from` are cut, except in the logs.
     pub fn open(settings: Settings) -> Result<Self, Error> {
         let Settings { start, sinks, screen, steps_per_epoch } = settings;
         let sinks = sinks.into_iter().map(|sink| RunningSink::start(sink, &start));
@@ -266,11 +265,11 @@ impl Recorder {
         Ok(Self { run, last_step, terminal, log, epochs, history, sinks })
     }
 
-    /// Writes an event to everything that shows or keeps it.
+    /// Writes an event to all outputs.
     ///
     /// # Errors
     ///
-    /// A file cannot be written. All others have the event nevertheless.
+    /// A file cannot be written. All other outputs have the event nevertheless.
     pub fn record(&mut self, event: &Event) -> Result<(), Error> {
         if matches!(event, Event::Finished(_)) {
             // What there is to say of its sinks is said before the run's last words.
@@ -305,8 +304,8 @@ impl Recorder {
         warnings.into_iter().try_for_each(|message| self.write(&Event::Warned { message }))
     }
 
-    /// Gives sinks on threads of their own the last event, some time for what waits for them, and
-    /// says what they lost.
+    /// Passes the last event to the sinks on threads of their own, gives them time for their queues,
+    /// and warns of events that they lost.
     fn finish_sinks(&mut self, last: Option<&Arc<Stamped>>) -> Result<(), Error> {
         self.best_effort().for_each(|sink| sink.close(last));
         let deadline = Instant::now() + TIME_AT_THE_END;
@@ -318,18 +317,18 @@ impl Recorder {
         self.warn(warnings)
     }
 
-    /// Moves the bar to a step that is not recorded, of this loss. Costs next to nothing.
+    /// Moves the bar to a step that is not recorded. Costs next to nothing.
     pub fn advance(&mut self, step: u64, loss: f64) {
         self.terminal.advance(step, loss);
     }
 
-    /// Shows in the place of the bar how far an evaluation is.
+    /// Shows the progress of an evaluation in place of the bar.
     pub fn evaluating(&mut self, what: &str, done: u64, batches: u64) {
         self.terminal.evaluating(what, done, batches);
     }
 
-    /// The files that grow with every event: they must be on disk before a checkpoint is, since a
-    /// resumed run does not say again what was said up to it.
+    /// The files that grow with every event. They must be on disk before a checkpoint is, since a
+    /// resumed run does not repeat the events up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
         let sinks = self.sinks.iter().filter_map(|sink| sink.lossless()?.file());
         [self.epochs.path()].into_iter().chain(sinks).map(Path::to_owned).collect()
@@ -356,8 +355,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// The run is over: what was said of it must be on disk. During the run a checkpoint takes care
-    /// of it.
+    /// Syncs all files at the end of the run. During the run, a checkpoint does so.
     fn sync_after(&mut self, event: &Event) -> Result<(), Error> {
         if !matches!(event, Event::Finished(_)) {
             return Ok(());
@@ -367,7 +365,7 @@ impl Recorder {
         self.sinks.iter().filter_map(RunningSink::lossless).try_for_each(OpenSink::sync)
     }
 
-    /// What the run leaves behind. The curves are drawn after the last event.
+    /// Files and folders that the run leaves behind. The curves are drawn after the last event.
     fn places(&self, finished: &Finished) -> summary::Places {
         let mut places = Vec::new();
         for name in ["best", "latest"] {
@@ -384,18 +382,19 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// A part of the run that ends without last words: it goes on elsewhere, or has failed.
+    /// Finishes the sinks of a start that ends without its last event: the run goes on elsewhere, or
+    /// has failed.
     fn drop(&mut self) {
         drop(self.finish_sinks(None));
     }
 }
 
-/// Whether an epoch was recorded before its last step, after `step`, as the run ended there.
+/// True if an epoch was recorded at `step`, before its last step, because the run ended there.
 fn is_cut_short(epoch: &EpochDone, step: u64, steps_per_epoch: u64) -> bool {
     epoch.step == step && !step.is_multiple_of(steps_per_epoch.max(1))
 }
 
-/// The epochs in the file that are over at `step`.
+/// Reads the epochs that had ended by `step`.
 fn epochs_until(path: &Path, step: u64) -> Result<Vec<EpochDone>, Error> {
     let mut epochs = read_epochs(path)?.unwrap_or_default();
     epochs.retain(|epoch| epoch.step <= step);

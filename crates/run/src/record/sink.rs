@@ -1,5 +1,4 @@
-//! Sinks: what a run writes about itself beside its history and its logs. Each is a file of its
-//! own.
+//! Sinks: outputs of a run beside its history and its logs, one source file each.
 
 mod best_effort;
 mod csv;
@@ -28,38 +27,38 @@ pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use tensorboard::Tensorboard;
 
-/// A place for what a run says. Only rank 0 has sinks.
+/// An output for the events of a run. Only rank 0 has sinks.
 pub trait Sink: Debug + Send + Sync {
-    /// Opens it for a part of the run.
+    /// Opens the sink for a start of the run.
     fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error>;
 
-    /// How events reach it.
+    /// Delivery of events to this sink.
     fn delivery(&self) -> Delivery {
         Delivery::Lossless
     }
 }
 
-/// How events reach a sink.
+/// Delivery of events to a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Each one, before the run goes on; an error ends the run. For files of the run's folder, which
-    /// a checkpoint must not be without.
+    /// Every event, before the run goes on; an error ends the run. For files of the run's folder that
+    /// must be as complete as a checkpoint.
     Lossless,
-    /// On a thread of the sink's own, from a queue: no step waits. Where the queue is full, events
-    /// are dropped, which the run says. A sink that fails or panics is given up with a warning. For
-    /// what may be slow or away: a tracker behind a network.
+    /// From a queue, on a thread of the sink's own: no step waits. If the queue is full, events are
+    /// dropped with a warning. A sink that fails or panics is given up with a warning. For outputs
+    /// that may be slow or unreachable: a tracker behind a network.
     BestEffort,
 }
 
-/// A sink by the name under which it was chosen.
+/// A sink with its name in the configuration.
 #[derive(Debug)]
 pub struct NamedSink {
-    /// Its name in `logging.sinks`.
+    /// Name in `logging.sinks`.
     pub name: String,
     pub sink: Box<dyn Sink>,
 }
 
-/// The part of a run that begins.
+/// A start of a run: the first, or a resume.
 #[derive(Clone, Debug, Default)]
 pub struct SinkStart {
     /// The run's id and folders; that for logs exists.
@@ -70,36 +69,33 @@ pub struct SinkStart {
     pub tags: Vec<String>,
     /// The experiment with every key decided, as in `resolved.toml`.
     pub config: serde_json::Map<String, Value>,
-    /// Step that the run continues from, 0 at a fresh start: what was said of later steps does not
-    /// count any more.
+    /// Step that the run resumes from, 0 for a fresh run: earlier output about later steps is void.
     pub resumed_from: u64,
-    /// What is left to do of that step.
+    /// Unfinished work of that step.
     pub unfinished: Option<Unfinished>,
     /// Last step of the run.
     pub total_steps: u64,
-    /// Names of what evaluations measure beside the loss.
+    /// Metrics of evaluations beside the loss.
     pub metrics: Vec<String>,
 }
 
-/// A sink that takes events. One that is delivered to as well as it goes lives on its own thread,
-/// and what it does there may take any time.
+/// An open sink. With [`Delivery::BestEffort`] it lives on its own thread, where it may take any time.
 pub trait OpenSink: Send {
-    /// Takes an event.
+    /// Receives an event.
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error>;
 
-    /// The file that grows with every event, if there is one: it must be on disk before a
-    /// checkpoint is, since a resumed run does not say again what was said up to it. Only a sink
-    /// with lossless delivery is asked.
+    /// The file that grows with every event, if there is one. It must be on disk before a checkpoint
+    /// is, since a resumed run does not repeat the events up to it. Used with lossless delivery only.
     fn file(&self) -> Option<&Path> {
         None
     }
 
-    /// Puts on disk what it has taken.
+    /// Syncs the received events to disk.
     fn sync(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What the last words of the run call it, and where it is.
+    /// Label and path for the summary at the end of the run.
     fn place(&self, finished: &Finished) -> Option<(&'static str, PathBuf)>;
 }
 

@@ -1,6 +1,5 @@
-//! Words for a person: on stderr as long as they are read. A pipe without a reader, a terminal that
-//! is held (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out.
-//! The logs have it.
+//! Text for a person, on stderr. A pipe without a reader, or a terminal that is held (Ctrl-S) or gone,
+//! must not hold up the training: text that cannot be written now is dropped. The logs have it.
 //!
 //! Drawing a bar leaves the cursor at its first line, and the next write clears the screen from
 //! there down. So no part of a bar stays on the screen, even if another process drew it, `^C` was
@@ -19,21 +18,20 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-/// Most bytes that a pipe which takes any takes at once.
+/// Bytes that a pipe takes at once if it takes any.
 const PIECE: usize = 4096;
-/// Longest wait for a reader who is merely slow, once.
+/// Time to wait, once, for a slow reader.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Pictures of a bar per second, at most.
+/// Maximum redraws of the bars per second.
 const FRAMES: u8 = 20;
 
-/// Goes to the beginning of the line, and erases all from there on.
+/// Moves to the beginning of the line and clears the screen from there.
 const ERASE: &str = "\r\x1b[J";
 
-/// Whether the last words were not taken.
+/// True if the last text could not be written.
 static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 
-/// Writes `text` and a line feed, or as much of it as is taken without waiting for longer than a
-/// moment.
+/// Writes `text` and a line feed, or as much of them as can be written within [`WRITE_TIMEOUT`].
 pub(crate) fn say(text: &str) {
     offer(format!("{text}\n").as_bytes());
 }
@@ -48,7 +46,8 @@ pub(crate) fn erase_bars() {
     offer(ERASE.as_bytes());
 }
 
-/// Whether stderr takes words now. Waits for them a moment, but not again and again.
+/// Returns true if stderr can be written now. Waits a moment for room, but not again until a write has
+/// succeeded.
 pub fn takes_words() -> bool {
     let takes = is_ready(patience());
     if !takes {
@@ -57,19 +56,19 @@ pub fn takes_words() -> bool {
     takes
 }
 
-/// Where bars are drawn: stderr, one picture after the other, each of which may be left out. Lines
-/// above bars are said while these are suspended.
+/// Draw target for progress bars: stderr. Any frame may be dropped. Suspend the bars to print lines
+/// above them.
 pub fn canvas() -> ProgressDrawTarget {
     let canvas = Canvas { size: Term::stderr(), picture: Mutex::default(), show: offer };
     ProgressDrawTarget::term_like_with_hz(Box::new(canvas), FRAMES)
 }
 
-/// How long to wait for room: once words were not taken, until some are again, not at all.
+/// Time to wait for room: zero after a failed write, until one succeeds again.
 fn patience() -> Duration {
     if IS_BLOCKED.load(Ordering::Relaxed) { Duration::ZERO } else { WRITE_TIMEOUT }
 }
 
-/// Writes as much of `bytes` as is taken without waiting for longer than a moment.
+/// Writes as much of `bytes` as can be written within [`patience`].
 fn offer(bytes: &[u8]) {
     if !takes_words() {
         return;
@@ -81,8 +80,8 @@ fn offer(bytes: &[u8]) {
     IS_BLOCKED.store(!taken, Ordering::Relaxed);
 }
 
-/// A pipe or a terminal, opened once more: that it does not wait is a property of the opening, and
-/// that of stderr is shared with everybody who writes there.
+/// Stderr, opened once more if it is a pipe or a terminal: `O_NONBLOCK` belongs to the open file
+/// description, and that of stderr is shared with every process that writes there.
 fn own() -> Option<&'static OwnedFd> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let open = || {
@@ -95,8 +94,8 @@ fn own() -> Option<&'static OwnedFd> {
     OWN.get_or_init(open).as_ref()
 }
 
-/// Whether all were taken: a terminal may say that it takes words and then take a part of them
-/// only.
+/// Writes to a descriptor that does not block. Returns true if all bytes were written: a terminal may
+/// report room and then take only a part.
 fn offer_to(own: &OwnedFd, bytes: &[u8], until: Instant) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -113,7 +112,7 @@ fn offer_to(own: &OwnedFd, bytes: &[u8], until: Instant) -> bool {
     true
 }
 
-/// As [`offer_to`], to what cannot be opened once more.
+/// Writes to stderr where it cannot be opened once more.
 fn offer_pieces(bytes: &[u8]) -> bool {
     bytes.chunks(PIECE).all(|piece| {
         let takes = takes_words();
@@ -124,7 +123,7 @@ fn offer_pieces(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether a write would not wait: there is room, or an error at once.
+/// True if a write would not block within `time`: there is room, or an immediate error.
 fn is_ready(time: Duration) -> bool {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let stderr = io::stderr();
@@ -133,7 +132,7 @@ fn is_ready(time: Duration) -> bool {
     rustix::event::poll(&mut fds, Some(&time)).map_or(true, |ready| ready > 0)
 }
 
-/// A terminal for bars. A picture is kept until it is whole, and then shown at once.
+/// A terminal for bars: collects a frame and writes it at once.
 #[derive(Debug)]
 struct Canvas {
     size: Term,
@@ -145,7 +144,7 @@ struct Canvas {
 #[derive(Debug, Default)]
 struct Picture {
     rows: Vec<String>,
-    /// Whether indicatif is about to fill up the last row with blanks, which are left out.
+    /// True if indicatif's next write pads the last row with blanks, which are dropped.
     is_open: bool,
 }
 
@@ -206,8 +205,8 @@ impl TermLike for Canvas {
     }
 }
 
-/// Erases the last picture, draws these rows in its place, cut at `width`, and goes back to the
-/// first.
+/// Returns the bytes that erase the last frame, draw these rows, cut at `width`, and move the cursor
+/// back to the first row.
 fn drawn(rows: &[String], width: usize) -> String {
     let cut: Vec<_> = rows.iter().map(|row| truncate_str(row, width, "")).collect();
     let back = match rows.len() {

@@ -16,10 +16,10 @@ use crate::user_error::ErrorPage;
 
 /// Version of what `--json` prints; events are in the form of `events.jsonl`.
 pub(crate) const FORMAT: u32 = event::FORMAT;
-/// Time between two looks at whether a slow reader has read all, or a signal asks to leave.
+/// Interval for checking whether a slow reader has read everything, or a signal asks to leave.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether this process answers in JSON: its command line says so, once.
+/// True if `--json` is on the command line.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process answer in JSON.
@@ -27,12 +27,12 @@ pub fn answer_in_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Whether stdout is for a program.
+/// True if stdout is read by a program.
 pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// An object of this type as a line.
+/// Returns `object` as a line of JSON of type `kind`.
 pub fn line(kind: &str, object: Value) -> String {
     let mut whole = Map::new();
     whole.insert("format".to_owned(), FORMAT.into());
@@ -46,13 +46,13 @@ pub fn line(kind: &str, object: Value) -> String {
     Value::Object(whole).to_string() + "\n"
 }
 
-/// Says an error without ending.
+/// Prints an error; the process goes on.
 pub fn complain(error: &ErrorPage) {
     to_stderr(&error.page());
     say_error(error);
 }
 
-/// The objects of an error, with `--json`.
+/// Prints the JSON objects of an error, with `--json`.
 pub fn say_error(error: &ErrorPage) {
     if is_json() {
         let lines = error.objects().into_iter().map(|object| line("error", object));
@@ -68,13 +68,13 @@ pub fn to_stdout(text: &str) -> io::Result<()> {
 /// Lines of JSON from a run that goes on: a slow reader does not hold up the training, and gets
 /// every line.
 pub struct JsonStream {
-    /// Until it is dropped: then it waits until all is read, or a signal asks to leave.
+    /// `None` while this is dropped, which waits until everything is read or a signal asks to leave.
     lines: Option<Sender<String>>,
     writer: JoinHandle<()>,
 }
 
 impl JsonStream {
-    /// A stream for `--json`; none otherwise.
+    /// Starts a stream if `--json` is given.
     pub fn open() -> Option<Self> {
         if !is_json() {
             return None;
@@ -97,19 +97,19 @@ impl JsonStream {
         Some(Self { lines: Some(lines), writer })
     }
 
-    /// Says an event, of a trial if there is one.
+    /// Writes an event, with its trial if there is one.
     pub fn event(&self, event: Map<String, Value>, trial: Option<&str>) {
         self.say("event", of_trial(event, trial).into());
     }
 
-    /// Says anything else.
+    /// Writes an object of another type.
     pub(crate) fn say(&self, kind: &str, object: Value) {
         let line = line(kind, object);
         // The thread reads until this is dropped.
         self.lines.iter().for_each(|lines| drop(lines.send(line.clone())));
     }
 
-    /// Says events, from another thread.
+    /// Returns a function that writes events, for other threads.
     pub(crate) fn listener(&self) -> impl Fn(Map<String, Value>) + Send + Sync + 'static {
         let lines = self.lines.clone();
         move |event| {
@@ -132,7 +132,7 @@ impl Drop for JsonStream {
     }
 }
 
-/// The trial that an event is of stands before what it says.
+/// Puts the trial in front of the fields of an event.
 fn of_trial(event: Map<String, Value>, trial: Option<&str>) -> Map<String, Value> {
     let trial = trial.map(|trial| ("trial".to_owned(), trial.into()));
     trial.into_iter().chain(event).collect()

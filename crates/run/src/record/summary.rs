@@ -1,16 +1,16 @@
-//! `Finished` -> the last lines of a run: why it ended, the best it reached, where its time went,
-//! and where its files are. Pure.
+//! The last lines of a run: why it ended, its best result, where its time went, and the paths of its
+//! files. Pure.
 
 use std::path::PathBuf;
 
 use super::text::{duration, escape, metric, rate};
 use crate::event::{Finished, Reason, TimeShares};
 
-/// Files and folders that the last lines name: what for, and where.
+/// Files and folders that the last lines name, each with a label.
 pub(crate) type Places = Vec<(&'static str, PathBuf)>;
 
-/// The last lines of the run `run`, which is the word for it; if it can go on, the very last is the
-/// command that does it.
+/// The last lines of the run that commands call `run`; if it can go on, the very last one is the
+/// command for it.
 pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String {
     let mut lines = vec![ending(finished)];
     if let Some(best) = &finished.best {
@@ -34,7 +34,7 @@ pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String
     escape(&lines.join("\n")).into_owned()
 }
 
-/// What the command that continues a run needs beside the run, if it can go on.
+/// Arguments of `ddprun resume RUN` beside the run; `None` if the run cannot go on.
 fn remedy(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::Stopped | Reason::Abandoned => Some(""),
@@ -59,7 +59,7 @@ fn ending(finished: &Finished) -> String {
     format!("{why} after step {} in {}{rate}", finished.step, duration(finished.seconds))
 }
 
-/// Not a run that was over when it was started again.
+/// False for a run that was already complete when it was started again.
 fn has_trained(finished: &Finished) -> bool {
     finished.samples_per_second > 0.0
 }

@@ -1,5 +1,5 @@
-//! Events -> stderr: a bar with lines above it where a person watches, plain lines where a file
-//! does. Nothing that happens to the terminal, not even its end, disturbs the training.
+//! Events on stderr: a bar with lines above it on a terminal, plain lines elsewhere. Nothing that
+//! happens to the terminal, not even its end, disturbs the training.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::terminal::escape;
 /// Two lines, so that neither is cut at 80 columns.
 const BAR: &str = "{prefix} {wide_bar} {pos}/{len}\n{msg}";
 
-/// How the terminal is written.
+/// Style of the output on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
     /// A bar, and lines above it.
@@ -37,7 +37,7 @@ impl Screen {
         if is_wanted && is_able { Self::Bar } else { Self::Plain }
     }
 
-    /// Says it, above the bars of this process or another.
+    /// Prints `text` above the bars of this process or another.
     pub(crate) fn say(self, text: &str) {
         match self {
             Self::Bar => say_above_bars(text),
@@ -54,12 +54,12 @@ impl Screen {
     }
 }
 
-/// How this process writes to stderr.
+/// The style of this process's output on stderr.
 pub fn screen() -> Screen {
     Screen::detect(rank_env::no_color().as_deref())
 }
 
-/// Says words for a person, unless that would hold this process up.
+/// Prints text for a person, unless that would block this process.
 pub fn to_stderr(text: &str) {
     screen().say(&escape(text));
 }
@@ -70,7 +70,7 @@ pub(crate) struct Terminal {
     bar: ProgressBar,
     context: Context,
     pace: StepRate,
-    /// Whether a recorded step has put its numbers beside the bar.
+    /// True once a recorded step has put its numbers beside the bar.
     has_numbers: bool,
 }
 
@@ -81,7 +81,7 @@ impl Terminal {
         Self { screen, bar, context: Context::default(), pace, has_numbers: false }
     }
 
-    /// Shows what an event says, and gives it back as text for the log of rank 0.
+    /// Shows an event. Returns its text for the log of rank 0.
     pub(crate) fn show(&mut self, event: &Event) -> Option<String> {
         self.prepare(event);
         let text = line(event, &self.context);
@@ -120,7 +120,7 @@ impl Terminal {
         }
     }
 
-    /// Shows how far an evaluation is, in the place of the steps until the next of them.
+    /// Shows the progress of an evaluation in place of the steps, until the next step.
     pub(crate) fn evaluating(&mut self, what: &str, done: u64, batches: u64) {
         if self.screen == Screen::Bar && takes_words() {
             self.bar.set_length(batches);
@@ -150,7 +150,6 @@ impl Terminal {
         }
     }
 
-    /// Takes note that `step` is done.
     fn count(&mut self, step: u64) {
         self.pace.count(step, Instant::now());
         let remaining = self.context.total_steps.saturating_sub(step);
@@ -175,7 +174,7 @@ impl Terminal {
     }
 }
 
-/// How fast steps follow each other, with what happens between them: a mean that forgets.
+/// Exponentially fading mean of the time per step, pauses between steps included.
 struct StepRate {
     /// The newest step, and when it was done.
     last: (u64, Instant),
@@ -185,7 +184,7 @@ struct StepRate {
 }
 
 impl StepRate {
-    /// Time after which a step weighs a third of what it did.
+    /// Time after which the weight of a step has fallen to 1/e.
     const MEMORY: Duration = Duration::from_mins(2);
 
     fn from(step: u64, now: Instant) -> Self {

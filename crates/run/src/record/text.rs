@@ -1,5 +1,4 @@
-//! Numbers and names -> the words that a user reads. Nothing here fails, and nothing lets a file
-//! name move the cursor.
+//! Numbers and names as text for users. Nothing here fails, and no file name can move the cursor.
 
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Time that `remaining` steps take at this pace; `None` before the first and after the last.
+/// Time for `remaining` steps at this pace; `None` before the first step and after the last.
 pub(crate) fn time_left(seconds_per_step: Option<f64>, remaining: u64) -> Option<Duration> {
     if remaining == 0 {
         return None;
@@ -76,8 +75,7 @@ pub fn metric(name: &str, value: f64) -> String {
     if is_share(name) { percent(value) } else { loss(value) }
 }
 
-/// A word of at most `width` columns; of a longer one the middle is missing, since paths differ at
-/// their ends.
+/// Shortens `word` to `width` columns by cutting its middle, since paths differ at their ends.
 pub fn shortened(word: &str, width: usize) -> String {
     let letters: Vec<char> = word.chars().collect();
     if letters.len() <= width {
@@ -90,7 +88,7 @@ pub fn shortened(word: &str, width: usize) -> String {
     ends.concat().into_iter().collect()
 }
 
-/// Whether a metric, by its name, is a share of one.
+/// True for metrics between 0 and 1 that are shown in percent, by their names.
 pub(crate) fn is_share(name: &str) -> bool {
     name.ends_with("accuracy") || name.ends_with("success")
 }

@@ -6,7 +6,7 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
 use crate::record::text::short;
 
-/// An axis: what it spans, and where its ticks are.
+/// Range and ticks of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Axis {
     pub(crate) range: Range<f64>,

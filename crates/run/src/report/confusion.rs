@@ -1,5 +1,5 @@
-//! A confusion matrix -> `confusion_val.png`, `confusion_val.svg`: a row for each true class, a
-//! column for each predicted one, darker the larger its share of the true class.
+//! Picture of a confusion matrix, `confusion_val.png` and `confusion_val.svg`: a row per true class, a
+//! column per predicted one, darker the larger its share of the true class.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::record::text::{self, escape};
 /// Logical pixels.
 const SIDE: f64 = 640.0;
 const TOP: f64 = 70.0;
-/// Beside and below the cells, for names: as much as the longest needs, between these.
+/// Minimum and maximum of the margin beside and below the cells, which the longest name needs.
 const MARGINS: [f64; 2] = [190.0, 420.0];
-/// A letter's width as a share of its size, of wide letters.
+/// Width of a wide letter relative to the font size.
 const LETTER: f64 = 0.56;
-/// Classes up to which each cell has its number, and each line its name.
+/// Most classes for numbers in the cells, and for names of rows and columns.
 const MAX_CLASSES_WITH_NUMBERS: usize = 20;
 const MAX_CLASSES_WITH_NAMES: usize = 45;
-/// Of a cell that holds its whole class.
+/// Colour of a cell that holds its whole class.
 const FULL: RGBColor = RGBColor(43, 108, 176);
 
 /// Draws `counts[label][answer]` of the part `split` into `folder`, under names of its own.
@@ -53,18 +53,18 @@ impl<'a> Confusion<'a> {
     }
 }
 
-/// Pixels between the edges of a cell of one in `n` classes.
+/// Side of a cell in pixels with `n` classes.
 fn cell(n: usize) -> f64 {
     SIDE / n.max(1) as f64
 }
 
-/// The size of names of `n` classes.
+/// Font size of names with `n` classes.
 fn name_size(n: usize) -> f64 {
     (cell(n) * 0.4).clamp(11.0, 16.0)
 }
 
-/// Names of at most so many letters, of which a middle that is left out is marked; those that would
-/// be the same have their number.
+/// Shortens names to `most` letters, with a mark for the cut middle; names that would be equal get
+/// their number.
 fn shortened(names: &[String], most: usize) -> Vec<String> {
     let all: Vec<String> = names.iter().map(|name| text::shortened(name, most)).collect();
     let distinct = |(at, name): (usize, &String)| {

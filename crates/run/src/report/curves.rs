@@ -1,5 +1,5 @@
-//! `Progress -> curves.png, curves.svg`: loss and accuracy over epochs, or over steps where there
-//! are too few epochs, train and val, side by side. Without accuracies (regression) the second
+//! `curves.png` and `curves.svg`: loss and accuracy over epochs, or over steps if there are too few
+//! epochs, of training and validation, side by side. Without accuracies (regression) the second
 //! panel shows the learning rate.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ const RATE: RGBColor = RGBColor(26, 138, 122);
 /// Logical pixels.
 const SIZE: (u32, u32) = (1200, 480);
 
-/// Most points of a line by steps; of more, neighbours are averaged.
+/// Most points of a line by steps.
 const MAX_POINTS: usize = 600;
 
 /// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step
@@ -114,7 +114,7 @@ impl Curves<'_> {
     }
 }
 
-/// At most [`MAX_POINTS`] points: the means of neighbours, as many in each.
+/// Reduces points to at most [`MAX_POINTS`] by averaging equally many neighbours.
 pub(super) fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= MAX_POINTS {
         return points;

@@ -1,4 +1,4 @@
-//! Records -> what happened in a run, in a few lines. Pure.
+//! The story of a run in a few lines. Pure.
 
 use super::Records;
 use super::outcome::ending;
@@ -7,13 +7,12 @@ use crate::record::text::escape;
 use crate::record::{Context, Log, Stamped, line, restart};
 use crate::terminal::counted;
 
-/// Name and run, for titles; `None` if the log does not say.
+/// Name and run, for titles; `None` if the log has no start.
 pub(crate) fn title(log: &Log) -> Option<String> {
     starts(log).next_back().map(|started| format!("{} · {}", started.name, started.run))
 }
 
-/// What the run is, how often it was continued, what it warned of, how its test went, and how it
-/// ended.
+/// Describes the run, its resumes, its warnings, the result of its test and its outcome.
 pub(crate) fn story(records: &Records) -> String {
     let Records { log, traces, .. } = records;
     let mut lines = Vec::new();

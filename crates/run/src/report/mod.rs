@@ -1,5 +1,4 @@
-//! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was
-//! killed.
+//! Curves and tables from the files of `record`, also of a run that is still running or was killed.
 
 pub(crate) mod axis;
 pub mod confusion;
@@ -27,7 +26,7 @@ use crate::user_error::{ExitCode, UserError};
 /// Why a report could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What the run wrote cannot be read.
+    /// A record of the run cannot be read.
     #[error(transparent)]
     Record(#[from] record::Error),
     /// A picture could not be written.
@@ -38,7 +37,6 @@ pub enum Error {
     Draw {
         /// Name of the picture.
         what: &'static str,
-        /// What the drawing library says.
         #[source]
         reason: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -53,14 +51,13 @@ impl UserError for Error {
     }
 }
 
-/// What a run left in its folder.
+/// The records in a run's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    /// Its finished epochs.
+    /// Finished epochs.
     pub epochs: Vec<EpochDone>,
-    /// Its events; empty without the sink `jsonl`.
+    /// Events; empty if there is no `events.jsonl`.
     pub log: Log,
-    /// What tells how it ended, beside its events.
     pub traces: Traces,
 }
 
@@ -71,13 +68,13 @@ impl Records {
     }
 }
 
-/// Reads the records of the run in `folder`. What a run that failed at its start has not written is
-/// empty.
+/// Reads the records of the run in `folder`. Missing files, as of a run that failed at its start, give
+/// empty records.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_events)?)
 }
 
-/// As `read`, of recorded steps only the last before each other event and at the end.
+/// Like `read`, but with only the last recorded step before each other event and at the end.
 pub fn read_milestones(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_milestones)?)
 }
@@ -90,7 +87,7 @@ fn log_of(
     if events.exists() { read(&events) } else { Ok(Log::default()) }
 }
 
-/// As `read`, with events that were read before.
+/// Like `read`, with events that were read before.
 pub fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
     let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
     let traces = Traces::read(folder, &log.events);
@@ -99,15 +96,15 @@ pub fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
 
 /// A run in words.
 pub struct Report {
-    /// Its story and table.
+    /// The story and the table.
     pub text: String,
-    /// Why its files could not be brought up to date; the text does not need them.
+    /// Why the files could not be updated; the text does not need them.
     pub unwritten: Option<Error>,
 }
 
-/// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a
-/// killed run leaves some seconds old, and gives the run's table and story as text. `plan` says
-/// which metric ranks its checkpoints.
+/// Redraws the curves of the run in `folder`, updates `training_history.json`, which a killed run
+/// leaves some seconds old, and returns the story and the table as text. `plan` names the metric that
+/// ranks checkpoints.
 pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
     // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
@@ -121,8 +118,8 @@ pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     Ok(Report { text: parts.join("\n"), unwritten: drawn.and(settled).err() })
 }
 
-/// Draws the curves of a run into its `folder`, under its name and id. One without a finished epoch
-/// or step has none.
+/// Draws the curves of a run into its `folder`, titled with its name and id. A run without a finished
+/// epoch or step has none.
 pub fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(), Error> {
     let progress = records.progress();
     if progress.is_empty() {
@@ -132,7 +129,7 @@ pub fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(
     curves::write(&progress, progress.best(plan), folder, &title)
 }
 
-/// Brings `training_history.json` up to date, of a run that does not do it itself any more.
+/// Updates `training_history.json` of a run that is over.
 pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
     let history = History::of(&records.epochs);
     let path = folder.join(HISTORY);

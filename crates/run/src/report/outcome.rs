@@ -1,4 +1,4 @@
-//! How a run ended, or that it has not: what its events say, and what lies beside them.
+//! The outcome of a run, from its events and the files beside them.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,10 +11,10 @@ use crate::launch::{Blame, ErrorReport, Failure, Phase};
 use crate::plan::RunFolders;
 use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
-/// What of a run's end is not among its events.
+/// Evidence of a run's outcome beside its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traces {
-    /// The run as commands take it: `<time>-<id>`, or its folder.
+    /// Name of the run in commands: `<time>-<id>`, or its folder.
     pub run: String,
     /// The process that has the run now.
     pub holder: Option<String>,
@@ -25,35 +25,35 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Looks for them in `folder`; `events` are those of the run.
+    /// Reads the files in `folder`; `events` are those of the run.
     pub(crate) fn read(folder: &Path, events: &[Stamped]) -> Self {
         let run = RunFolders::word(folder);
         let holder = files::lock_holder(folder);
-        let failed = parents_word(folder).or_else(|| ranks_word(folder, events));
+        let failed = launcher_failure(folder).or_else(|| rank_failure(folder, events));
         let (failure, failed_after) = failed.unzip();
         Self { run, holder, failure, failed_after }
     }
 }
 
-/// How a run stands.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ending<'a> {
     /// This process has it.
     Running(&'a str),
-    /// Why its newest start failed, and what to do.
+    /// The newest start failed: why, and what to do.
     Failed(&'a str),
     /// It came to its end, or was stopped.
     Finished(&'a Finished),
-    /// It was started again after all of its steps, and said nothing of an end.
+    /// It was started again after all of its steps, and recorded no end.
     NothingLeft(u64),
-    /// No process has it, and nothing says why; it had begun this start.
+    /// No process has it, and nothing says why; the newest start had begun.
     Killed,
-    /// As [`Ending::Killed`], without any event.
+    /// [`Ending::Killed`], without any event.
     Silent,
 }
 
 impl<'a> Ending<'a> {
-    /// That of the run of these effective events.
+    /// The outcome of the run with these effective events.
     pub(crate) fn of(events: &[&'a Stamped], traces: &'a Traces) -> Self {
         if let Some(holder) = &traces.holder {
             return Self::Running(holder);
@@ -72,7 +72,7 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// How the run of these effective events ended, in words.
+/// Describes the outcome of the run with these effective events.
 pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
     let run = &traces.run;
     let last = events.iter().map(|stamped| stamped.step).max().unwrap_or(0);
@@ -107,8 +107,8 @@ pub(crate) fn last_end<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
     })
 }
 
-/// What the parent wrote of the newest start, and the steps that were finished then.
-fn parents_word(folder: &Path) -> Option<(String, u64)> {
+/// The launcher's report about the newest start, and the number of steps finished by then.
+fn launcher_failure(folder: &Path) -> Option<(String, u64)> {
     let failure: Failure = newer_than_the_start(folder, &folder.join("failure.json"))?;
     let mut lines = vec![format!(
         "failed at step {} ({}, exit {}): {}",
@@ -121,9 +121,9 @@ fn parents_word(folder: &Path) -> Option<(String, u64)> {
     Some((lines.join("\n"), finished_steps(failure.step, failure.phase)))
 }
 
-/// As [`parents_word`], what a rank wrote, where no parent of ours watched it. One that was started
-/// again is no failure any more.
-fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<(String, u64)> {
+/// Like [`launcher_failure`], from the report of a rank that no launcher of ours watched. It does not
+/// count once the run was started again.
+fn rank_failure(folder: &Path, events: &[Stamped]) -> Option<(String, u64)> {
     let is_turn = |event: &Event| matches!(event, Event::Started(_) | Event::Finished(_));
     let turn = events.iter().rev().find(|stamped| is_turn(&stamped.event));
     let reports = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
@@ -142,13 +142,13 @@ fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<(String, u64)> {
     Some((words, finished_steps(step, phase)))
 }
 
-/// The steps that a rank has finished which has begun `step` and is in this phase.
+/// Number of finished steps of a rank that has begun `step` and is in this phase.
 fn finished_steps(step: u64, phase: Phase) -> u64 {
     let is_finished = matches!(phase, Phase::Evaluating | Phase::Saving | Phase::Finishing);
     step.saturating_sub(u64::from(!is_finished))
 }
 
-/// The file at `path`, if it was written since the run in `folder` was last started.
+/// Reads the file at `path` if it was written since the run in `folder` was last started.
 fn newer_than_the_start<T: DeserializeOwned>(folder: &Path, path: &Path) -> Option<T> {
     let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
     if modified(path)? < modified(&newest_of(folder, DESCRIPTION))? {

@@ -1,4 +1,4 @@
-//! Series of several runs -> one picture, each metric in a panel with a line per run.
+//! One picture of several runs: a panel per metric with a line per run.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub type Line = (String, Vec<(f64, f64)>);
 pub struct Overlay {
     /// `val/loss`
     pub metric: String,
-    /// What the horizontal axis counts.
+    /// Unit of the horizontal axis.
     pub unit: Unit,
     /// One for each run.
     pub lines: Vec<Line>,

@@ -31,20 +31,20 @@ pub(crate) struct Series {
 
 /// One panel.
 pub(crate) struct Panel {
-    /// What the horizontal axis counts.
+    /// Unit of the horizontal axis.
     pub(crate) unit: Unit,
-    /// Words at the vertical axis.
+    /// Label of the vertical axis.
     pub(crate) quantity: String,
     pub(crate) series: Vec<Series>,
-    /// What no value exceeds.
+    /// Upper bound of the values.
     pub(crate) top: f64,
-    /// How the value at the best place is written.
+    /// Formats the best value.
     pub(crate) value: fn(f64) -> String,
     /// Epoch or step to mark on the last series.
     pub(crate) best: Option<u64>,
 }
 
-/// How words look, and which point of them stands at their place.
+/// Style and anchor of text.
 #[derive(Clone, Copy)]
 pub(crate) struct Lettering {
     pub(crate) size: f64,
@@ -54,22 +54,22 @@ pub(crate) struct Lettering {
 }
 
 impl Lettering {
-    /// Words whose middle stands at their place.
+    /// Text centered at its position.
     pub(crate) fn centered(size: f64, color: RGBColor) -> Self {
         Self { size, color, horizontal: HPos::Center, vertical: VPos::Center }
     }
 
-    /// Words that begin at their place.
+    /// Text that begins at its position.
     pub(crate) fn from(size: f64, color: RGBColor) -> Self {
         Self { horizontal: HPos::Left, ..Self::centered(size, color) }
     }
 
-    /// Words that end at their place.
+    /// Text that ends at its position.
     pub(crate) fn up_to(size: f64, color: RGBColor) -> Self {
         Self { horizontal: HPos::Right, ..Self::centered(size, color) }
     }
 
-    /// Words below their place.
+    /// Text below its position.
     pub(crate) fn below(size: f64, color: RGBColor) -> Self {
         Self { vertical: VPos::Top, ..Self::centered(size, color) }
     }
@@ -79,7 +79,7 @@ impl Lettering {
     }
 }
 
-/// Words at a place of a picture, in logical pixels.
+/// Draws text at a position in logical pixels.
 pub(crate) fn write_words<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
@@ -91,7 +91,7 @@ pub(crate) fn write_words<DB: DrawingBackend>(
     area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
 }
 
-/// Words that are read from below upwards and end at their place.
+/// Draws text that reads upwards and ends at its position.
 pub(crate) fn write_upwards<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
@@ -103,12 +103,12 @@ pub(crate) fn write_upwards<DB: DrawingBackend>(
     area.draw(&Text::new(words.to_owned(), (canvas.px(x + canvas.lift), canvas.px(y)), style))
 }
 
-/// How to draw on a backend.
+/// Scale of a drawing backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Canvas {
     /// Pixels per logical pixel.
     pub(crate) scale: f64,
-    /// Logical pixels by which the backend draws text too high.
+    /// Logical pixels by which the backend places text too high.
     pub(crate) lift: f64,
 }
 
@@ -209,7 +209,7 @@ impl Panel {
         chart.draw_series(ring(best.color).map(disc)).map(|_| ())
     }
 
-    /// What each line is, from left to right above the panel.
+    /// The legend, from left to right above the panel.
     fn draw_legend<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let style = canvas.text(17.0, INK).pos(Pos::new(HPos::Left, VPos::Center));
         let middle = LEGEND_HEIGHT - 12.0;

@@ -1,4 +1,4 @@
-//! A picture that can be drawn at any scale -> a PNG and an SVG file, each complete or not at all.
+//! Pictures that can be drawn at any scale, as PNG and SVG files.
 
 use std::path::Path;
 
@@ -27,11 +27,11 @@ pub(crate) trait Picture {
     /// density.
     fn size(&self) -> (u32, u32);
 
-    /// Draws it into an area of that size.
+    /// Draws the picture into an area of that size.
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB>;
 }
 
-/// Writes `title` over the middle of `area`; the area below it.
+/// Draws `title` at the top of `area`. Returns the area below it.
 pub(super) fn titled<DB: DrawingBackend>(
     title: &str,
     area: &Area<DB>,
@@ -56,7 +56,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// The font is part of the program: a machine for training often has none.
+/// Registers the embedded font: a machine for training often has none.
 fn register_font(what: &'static str) -> Result<(), Error> {
     let font = epaint_default_fonts::UBUNTU_LIGHT;
     plotters::style::register_font(FONT, FontStyle::Normal, font)

@@ -1,5 +1,5 @@
-//! Records -> the numbers of table and curves: one row per epoch, or one per step of a run that has
-//! too few epochs for a curve. Pure.
+//! The numbers of the table and the curves: one row per epoch, or one per step for a run with too few
+//! epochs for a curve. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::event::{EpochDone, Event, TIE_BREAKER};
 use crate::plan::{CheckpointPlan, Mode};
 use crate::record::Stamped;
 
-/// Epochs from which on they make a curve by themselves.
+/// Minimum number of epochs for a curve by epochs.
 const MIN_EPOCHS: usize = 3;
 
-/// What a row belongs to.
+/// Unit of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A finished epoch.
@@ -19,8 +19,8 @@ pub enum Unit {
     Step,
 }
 
-/// Numbers of one epoch or step; what was not measured, or is not finite, is absent. Accuracies are
-/// shares, 0 to 1.
+/// Numbers of one epoch or step; those not measured or not finite are absent. Accuracies are shares,
+/// 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     /// Number of the epoch or step, from 1.
@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    /// Whether the run was validated here.
+    /// True if the run was validated here.
     pub(crate) fn is_validated(&self) -> bool {
         self.metrics.keys().any(|name| name.starts_with("val/"))
     }
@@ -76,8 +76,8 @@ impl Progress {
         }
     }
 
-    /// The epoch or step with the best value of the metric that ranks checkpoints; of equals that
-    /// with the smallest loss, and then the first. `None` if it was never measured.
+    /// The epoch or step with the best value of the metric that ranks checkpoints; among equals the one
+    /// with the smallest loss, then the first. `None` if it was never measured.
     pub fn best(&self, plan: &CheckpointPlan) -> Option<u64> {
         // The loss of a single step ranks nothing.
         let is_known = self.unit == Unit::Epoch || plan.monitor.starts_with("val/");
@@ -93,13 +93,12 @@ impl Progress {
         best.map(|(at, ..)| at)
     }
 
-    /// Where a metric was measured, and its values.
+    /// The points of a metric: epoch or step, and value.
     pub(crate) fn points(&self, metric: &str) -> Vec<(f64, f64)> {
         let point = |row: &Row| Some((row.at as f64, *row.metrics.get(metric)?));
         self.rows.iter().filter_map(point).collect()
     }
 
-    /// Whether nothing is known yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

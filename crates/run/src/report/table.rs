@@ -1,4 +1,4 @@
-//! `Progress` -> a table, one row per epoch or validated step. Pure.
+//! Table of a run, one row per epoch or validated step. Pure.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::record::text::{metric, short};
 /// Rows of a table by steps where nothing was validated.
 const MAX_ROWS: usize = 20;
 
-/// What everybody looks for first.
+/// The first columns.
 const USUAL: [&str; 4] = ["train/loss", "train/accuracy", "val/loss", "val/accuracy"];
 
 /// One line per epoch, or per step after which the run was validated, numbers aligned, `*` at the
@@ -31,7 +31,7 @@ pub(crate) fn table(progress: &Progress, best: Option<u64>) -> String {
     align(columns)
 }
 
-/// Of steps those that were validated; a few of them where none was.
+/// The rows to show: all epochs; of steps the validated ones, or a few of them if none was.
 fn shown(progress: &Progress) -> Vec<&Row> {
     let all: Vec<&Row> = progress.rows.iter().collect();
     if progress.unit == Unit::Epoch {

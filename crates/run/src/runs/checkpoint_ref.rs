@@ -1,9 +1,9 @@
-//! What a word of the command line, or `model.pretrained`, means: a run and one of its checkpoints,
-//! a checkpoint, or a folder of them. All commands read it here.
+//! Checkpoints by a word of the command line or `model.pretrained`: a run and one of its checkpoints, a
+//! checkpoint, or a folder of checkpoints. All commands use this.
 //!
 //! ```text
 //! quickstart, run:quickstart, logs/quickstart/ID, ID           the best checkpoint, or the newest
-//! quickstart/best, run:quickstart/latest, ID/step-00000300     this one
+//! quickstart/best, run:quickstart/latest, ID/step-00000300     the named checkpoint
 //! checkpoints/quickstart/ID, checkpoints/quickstart/ID/best    the same, by its folder
 //! ```
 
@@ -20,26 +20,26 @@ use crate::runs::run_ref::{LOGS, best_run_that, enter_found, find_run};
 use crate::runs::stored::StoredRun;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What stands before the name of a run.
+/// Prefix that marks the name of a run.
 pub const RUN: &str = "run:";
-/// In a folder of checkpoints: a link to the run's logs, where they are not found by their name.
+/// Link to the run's logs in a folder of checkpoints, for logs that cannot be found by their name.
 pub const LINK_TO_LOGS: &str = "logs";
-/// Folders above that of a checkpoint's run in which its logs are looked for under any name.
+/// Levels above a run's checkpoint folder at which logs are searched under any folder name.
 const LEVELS: usize = 3;
 
-/// What a word names.
+/// A run or a checkpoint as named by a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointRef<'a> {
     /// A run, by its folder, its name or its id.
     Run(&'a str, Which),
-    /// A checkpoint, without links.
+    /// A checkpoint, with links resolved.
     Checkpoint(PathBuf),
-    /// A folder of checkpoints, without links.
+    /// A folder of checkpoints, with links resolved.
     Folder(PathBuf, Which),
 }
 
 impl<'a> CheckpointRef<'a> {
-    /// Tells whether `word` names a run, a checkpoint or a folder of them.
+    /// Decides whether `word` names a run, a checkpoint or a folder of checkpoints.
     pub fn parse(word: &'a str) -> Self {
         if let Some(word) = word.strip_prefix(RUN) {
             let (run, which) = split(word);
@@ -62,7 +62,7 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The run, and which of its checkpoints.
+/// Splits a word into the run and the choice of its checkpoint.
 pub fn split(word: &str) -> (&str, Which) {
     let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
         return (word, Which::Any);
@@ -75,7 +75,7 @@ pub fn split(word: &str) -> (&str, Which) {
     }
 }
 
-/// What was probably meant by a word that means nothing: one of `names`, or a checkpoint of it.
+/// Suggests a correction of an unknown word: one of `names`, or a checkpoint of it.
 pub fn nearest(word: &str, names: &[String]) -> Option<String> {
     let near = |word: &str| closest(word, names.iter().map(String::as_str));
     let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
@@ -93,14 +93,15 @@ pub fn nearest(word: &str, names: &[String]) -> Option<String> {
     }
 }
 
-/// Whether the run in this log folder has a checkpoint.
+/// Returns true if the run in this log folder has a checkpoint.
 pub fn has_checkpoint(folder: &Path) -> bool {
     let checkpoints = StoredRun::seen_from_here(folder).map(|found| found.run.checkpoints);
     checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
 }
 
-/// The logs of the run that keeps its checkpoints in `folder`, without links: by its link, beside
-/// the folder of all checkpoints, in another folder there, or by its id among the runs in `logs`.
+/// Finds the logs of the run whose checkpoints are in `folder` (links resolved): by the link there,
+/// beside the folder of all checkpoints, in another folder there, or by the run's id among those in
+/// `logs`.
 pub fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
     let id = folder.file_name()?;
     let name = folder.parent()?.file_name()?;
@@ -119,7 +120,7 @@ pub fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
     found.or_else(|| find_run(logs, id.to_str()).ok().filter(is_its))
 }
 
-/// Makes a run be found from its checkpoints, where it is not by the names of its folders.
+/// Links a run's logs from its checkpoints if [`run_of`] cannot find them by name.
 pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     let logs = real(&run.logs);
     let checkpoints = real(&run.checkpoints);
@@ -135,7 +136,7 @@ pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     }
 }
 
-/// Which checkpoint of a run is meant.
+/// Choice of a checkpoint of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The best; the newest where no best one is kept.
@@ -146,13 +147,13 @@ pub enum Which {
 }
 
 impl Which {
-    /// The newest, if it is asked for and the word names no other.
+    /// [`Which::Newest`] if `newest` is set and the word names no checkpoint.
     pub(crate) fn or_newest(self, newest: bool) -> Self {
         if newest && self == Self::Any { Self::Newest } else { self }
     }
 }
 
-/// A checkpoint of a folder; `plan` says which one is the best, and without it the link `best`.
+/// Opens a checkpoint of a folder. The best one is decided by `plan`, or without it by the link `best`.
 pub fn open(folder: &Path, plan: Option<&CheckpointPlan>, which: Which) -> Result<Opened, Error> {
     let linked = || {
         let link = folder.join("best");
@@ -179,19 +180,19 @@ fn of_step(folder: &Path, step: u64) -> Result<Opened, Error> {
     Err(Error::NoStep { folder: folder.to_owned(), step, kept })
 }
 
-/// A checkpoint.
+/// An open checkpoint with its run.
 pub struct ChosenCheckpoint {
     pub opened: Opened,
-    /// Its run, if that is here.
+    /// The run of the checkpoint, if it is on this machine.
     run: Option<StoredRun>,
 }
 
-/// Opens the checkpoint that `word` names ([`CheckpointRef::parse`]); without a word, one of the
-/// newest run that has any, which is named on stderr.
+/// Opens the checkpoint that `word` names ([`CheckpointRef::parse`]); without a word, a checkpoint of
+/// the newest run that has any, which is named on stderr.
 ///
 /// For a run, this is its best checkpoint, or its newest if `newest` is set or no best one is kept.
 /// If the newest one is damaged, this warns and opens the newest intact one; with `strict`, it fails
-/// instead. The current folder becomes the one that the run's paths are relative to.
+/// instead. Changes to the folder that the run's paths are relative to.
 pub fn choose_checkpoint(
     word: Option<&str>,
     newest: bool,
@@ -206,7 +207,7 @@ pub fn choose_checkpoint(
     Ok(found)
 }
 
-/// Says that an intact checkpoint takes the place of newer ones, or refuses it.
+/// Warns that damaged newer checkpoints were skipped; with `strict`, refuses.
 pub fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), ErrorPage> {
     let Some(first) = opened.passed_over.first() else { return Ok(()) };
     if strict {
@@ -246,7 +247,7 @@ fn open_named(word: Option<&str>, newest: bool) -> Result<ChosenCheckpoint, Erro
     }
 }
 
-/// The run that keeps its checkpoints in `folder`, if it is here.
+/// Enters the run whose checkpoints are in `folder`, if it is on this machine.
 fn entered(folder: &Path) -> Option<Result<StoredRun, ErrorPage>> {
     run_of(folder, Path::new(LOGS)).map(|logs| enter_found(&logs))
 }
@@ -264,18 +265,17 @@ impl ChosenCheckpoint {
         })
     }
 
-    /// The weights, or their averages.
+    /// The averaged weights, or the weights if there are no averages.
     pub fn averaged(&self) -> Result<Vec<u8>, ErrorPage> {
         checkpoint::averaged_model(&self.opened).map_err(ErrorPage::from)
     }
 
-    /// The plan of that run.
+    /// The plan of the run.
     pub fn plan(&self) -> Result<&Plan, ErrorPage> {
         self.run().map(|run| &run.plan)
     }
 
-    /// The adapters of that run, as its description says, and the folder of the weights that it
-    /// started from.
+    /// The adapters of the run and the folder of the weights that it started from.
     pub fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), ErrorPage> {
         let run = self.run()?;
         let without = || {

@@ -1,4 +1,4 @@
-//! `resolved.toml` -> values by dotted keys, and in which of them runs differ.
+//! Values of `resolved.toml` by dotted keys, and the differences between runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::config::dotted;
 use crate::files;
 use crate::record::{NewerFormat, RESOLVED, newest_of};
 
-/// The newest schema of an experiment that is read here.
+/// The newest known schema of an experiment.
 const SCHEMA: u32 = 1;
 
-/// What the run in `folder` was asked for at its newest start, every key decided.
+/// Reads the resolved experiment of the newest start of the run in `folder`.
 pub fn config(folder: &Path) -> Result<Table, Error> {
     let path = newest_of(folder, RESOLVED);
     let text = files::read_to_string(&path).map_err(files::Error::io("read", &path))?;
@@ -23,9 +23,8 @@ pub fn config(folder: &Path) -> Result<Table, Error> {
     Ok(table)
 }
 
-/// Every key that has a value, by its dotted name: `optimizer.lr`,
-/// `data.transforms.train[0].size`. A list of plain values is one value, and an
-/// empty list is none.
+/// All values by dotted keys: `optimizer.lr`, `data.transforms.train[0].size`. A list of plain values
+/// is one value; empty lists are left out.
 pub fn leaves(config: &Table) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     collect(&mut Vec::new(), &Value::Table(config.clone()), &mut found);
@@ -38,7 +37,7 @@ fn collect(path: &mut Vec<String>, value: &Value, found: &mut BTreeMap<String, V
         Value::Array(items) if items.iter().any(Value::is_table) => {
             items.iter().enumerate().map(|(at, value)| (at.to_string(), value)).collect()
         }
-        // It says as little as a key that is not there, as in runs of earlier versions.
+        // The same as an absent key, as in runs of earlier versions.
         Value::Array(items) if items.is_empty() => return,
         value => {
             found.insert(dotted(path), value.clone());
@@ -55,13 +54,13 @@ fn collect(path: &mut Vec<String>, value: &Value, found: &mut BTreeMap<String, V
 /// A key in which runs differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Its dotted name.
+    /// Dotted name.
     pub key: String,
-    /// Its value in each run; `None` where a run has no such key.
+    /// Value in each run; `None` if a run has no such key.
     pub values: Vec<Option<Value>>,
 }
 
-/// The keys whose values are not the same in all of `configs`, by their names.
+/// The keys whose values are not the same in all of `configs`, sorted.
 pub fn differences(configs: &[Table]) -> Vec<Difference> {
     let all: Vec<_> = configs.iter().map(leaves).collect();
     let keys: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();

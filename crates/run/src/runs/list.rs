@@ -11,19 +11,19 @@ use super::{Error, Summary, SweepSummary, summary, sweep_summary};
 use crate::record;
 use crate::sweep;
 
-/// Folders from the one that is looked into down to a run: `projects/project/logs/<name>/<run>`.
+/// Levels of folders down to a run: `projects/project/logs/<name>/<run>`.
 const MAX_DEPTH: usize = 4;
 
 /// Folders of runs and sweeps, each sorted by its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Runs that are no trials; of a folder that is a sweep itself, all that are in it.
+    /// Runs other than trials; if the folder is a sweep itself, all runs in it.
     pub runs: Vec<PathBuf>,
     pub sweeps: Vec<PathBuf>,
 }
 
-/// Looks for runs and sweeps in `folder`, which may be one itself. Links are not followed, and what
-/// cannot be read holds none.
+/// Finds runs and sweeps in `folder`, which may be one itself. Links are not followed, and unreadable
+/// folders count as empty.
 pub fn find(folder: &Path) -> Found {
     let mut found = Found::default();
     if is_sweep(folder) {
@@ -42,8 +42,8 @@ pub fn trials(folder: &Path) -> Vec<PathBuf> {
     runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
 }
 
-/// Runs in the folder of a sweep that are no trials: an earlier ddprun let an experiment have the
-/// name of a sweep.
+/// Runs other than trials in the folder of a sweep: an earlier ddprun let an experiment have the name
+/// of a sweep.
 pub fn other_runs(folder: &Path) -> Vec<PathBuf> {
     runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
 }
@@ -80,11 +80,11 @@ fn inside(folder: &Path) -> impl Iterator<Item = PathBuf> {
 /// Runs and sweeps below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
-    /// The runs, the oldest first; of a sweep's own folder, its trials.
+    /// Runs, oldest first; the trials, if the folder is a sweep's own.
     pub runs: Vec<Summary>,
-    /// The sweeps, the oldest first.
+    /// Sweeps, oldest first.
     pub sweeps: Vec<SweepSummary>,
-    /// What looks like a run or a sweep and cannot be read.
+    /// Folders of runs and sweeps that cannot be read.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -96,7 +96,7 @@ pub struct Unreadable {
 }
 
 impl Listing {
-    /// Whether nothing was found.
+    /// True if nothing was found.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.sweeps.is_empty() && self.unreadable.is_empty()
     }
@@ -121,7 +121,7 @@ pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
     format!("{error}{cause}")
 }
 
-/// All runs and sweeps below `folder`, which may be one itself.
+/// Reads all runs and sweeps below `folder`, which may be one itself.
 pub fn list(folder: &Path) -> Listing {
     let Found { runs, sweeps } = find(folder);
     let mut listing = Listing::default();

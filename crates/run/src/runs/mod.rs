@@ -1,10 +1,10 @@
-//! Run folders -> what each run is, how it stands and what it has measured, by its files alone:
-//! also of a run that goes on, or was killed.
+//! Runs as their folders show them: description, state and metrics, also of a run that is still running
+//! or was killed.
 //!
 //! ```text
 //! folder ──find──▶ folders of runs ──summary──▶ Summary         name, state, best, duration, tags
-//!                                  ──config───▶ TOML            what it was asked for
-//!                                  ──Scalars──▶ series by step  what it has measured so far
+//!                                  ──config───▶ TOML            its resolved experiment
+//!                                  ──Scalars──▶ series by step  its metrics so far
 //! ```
 //!
 //! Nothing here writes into a run, except [`retag`], into a file of its own.
@@ -64,10 +64,10 @@ pub enum Error {
     /// A file could not be read or written.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// What the run has said cannot be read.
+    /// The records of the run cannot be read.
     #[error(transparent)]
     Record(#[from] record::Error),
-    /// What the run has said cannot be read.
+    /// The records of the run cannot be read.
     #[error(transparent)]
     Report(#[from] report::Error),
     /// The sweep cannot be read.
@@ -76,11 +76,11 @@ pub enum Error {
     /// A file of a newer ddprun.
     #[error(transparent)]
     Newer(#[from] NewerFormat),
-    /// A file that is not what its name says.
+    /// A file of another format.
     #[error("`{}` cannot be understood: {why}", path.display())]
     Damaged {
         path: PathBuf,
-        /// Where it differs.
+        /// The first difference.
         why: String,
     },
     /// A file that cannot be used.
@@ -89,7 +89,7 @@ pub enum Error {
     /// No checkpoint can be used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
-    /// The best checkpoint is asked for, but none is kept.
+    /// The best checkpoint is requested, but none is kept.
     #[error("no best checkpoint is kept in `{}`", folder.display())]
     NoBest {
         /// The run's checkpoint folder.
@@ -101,23 +101,23 @@ pub enum Error {
         /// The run's checkpoint folder.
         folder: PathBuf,
         step: u64,
-        /// Those that are kept.
+        /// Steps of the checkpoints that are kept.
         kept: Vec<u64>,
     },
     /// There is no such run.
     #[error("there is no run `{run}` under `{}`", logs.display())]
     NoRun {
-        /// What was asked for.
+        /// The name that was given.
         run: String,
         /// Folder of all runs' logs.
         logs: PathBuf,
     },
-    /// Several runs are called so.
+    /// Several runs have this name.
     #[error("`{run}` is ambiguous: {} runs match:{}", found.len(), each_on_a_line(found))]
     SeveralRuns {
-        /// What was asked for.
+        /// The name that was given.
         run: String,
-        /// Their folders.
+        /// Folders of the runs.
         found: Vec<PathBuf>,
     },
     /// There is no run at all.
@@ -183,7 +183,7 @@ impl Error {
     }
 }
 
-/// Each on a line of its own, the last ones if there are too many.
+/// Lists the folders, one per line; the last ones if there are too many.
 fn each_on_a_line(folders: &[PathBuf]) -> String {
     const MAX_LINES: usize = 10;
     let shown = folders.iter().rev().take(MAX_LINES).rev();
@@ -193,7 +193,7 @@ fn each_on_a_line(folders: &[PathBuf]) -> String {
     before + &lines.concat()
 }
 
-/// What is in the file at `path`; `None` if there is none.
+/// Reads the file at `path`; `None` if there is none.
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -202,7 +202,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// A path as text, which is all that JSON has: bytes that are none are replaced.
+/// Serializes a path as text, with bytes that are not UTF-8 replaced.
 fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
 }

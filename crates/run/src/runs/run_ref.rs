@@ -1,4 +1,4 @@
-//! What a word of the command line names: a run, a sweep, or the best trial of one -> its log folder.
+//! Runs, sweeps and best trials by a word of the command line, as their log folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::runs::stored::StoredRun;
 use crate::sweep::{self, is_trial};
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// Where runs are looked for by their names.
+/// Folder in which runs are found by their names.
 pub const LOGS: &str = RunFolders::LOGS;
 
 /// The folder of the sweep that `word` names: its folder, or its name, with or without `run:`.
@@ -27,18 +27,19 @@ pub fn find_range_test(word: &Path) -> Option<PathBuf> {
     named(word, &sweep::is_range_test)
 }
 
-/// The folder, or that of this name in `logs`, which is what is meant.
+/// `word` or the folder of this name in `logs`, whichever `is_meant` accepts first.
 fn named(word: &Path, is_meant: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
     [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(|folder| is_meant(folder))
 }
 
 /// Finds the log folder of the run that `word` names. For a sweep, that is the folder of its best
-/// trial, and a line on stderr says which one it is.
+/// trial, which a line on stderr names.
 pub fn best_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
     best_run_that(word, &|_| true)
 }
 
-/// As [`best_run`]; where the newest of several is meant, of those that are `preferred`, if any is.
+/// Like [`best_run`], but where the newest of several runs is meant, takes the newest `preferred` one,
+/// if any.
 pub(crate) fn best_run_that(
     word: Option<&str>,
     preferred: &dyn Fn(&Path) -> bool,
@@ -58,7 +59,7 @@ pub fn best_trial(word: &str) -> Result<PathBuf, ErrorPage> {
     best_of(word).map(|(folder, _)| folder)
 }
 
-/// The best trial of a sweep, and in words which one it is.
+/// The log folder of the best trial of a sweep, and a line that names it.
 fn best_of(word: &str) -> Result<(PathBuf, String), ErrorPage> {
     let folder = find_sweep(Path::new(word)).unwrap_or_else(|| PathBuf::from(word));
     let story = sweep::status(&folder).map_err(|error| ErrorPage::from_error(&error))?.story;
@@ -99,9 +100,8 @@ fn best_of(word: &str) -> Result<(PathBuf, String), ErrorPage> {
     Ok((run, said))
 }
 
-/// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a
-/// run's id or the beginning of one, each with or without `run:`; without a word that of the newest
-/// run of all below `logs/`.
+/// Finds the log folder of a run by its path, its experiment's name (the newest run), or the beginning
+/// of its id, each with or without `run:`; without a word, that of the newest run below `logs/`.
 pub fn named_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
     run_that(word, &|_| true)
 }
@@ -143,12 +143,12 @@ pub fn enter_run(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
     enter_found(&named_run(word)?)
 }
 
-/// As [`enter_run`]; for a sweep, its best trial.
+/// Like [`enter_run`]; for a sweep, its best trial.
 pub fn enter_best_run(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
     enter_found(&best_run(word)?)
 }
 
-/// As [`enter_run`], for the run in this log folder.
+/// Like [`enter_run`], for the run in this log folder.
 pub(crate) fn enter_found(folder: &Path) -> Result<StoredRun, ErrorPage> {
     let (stored, root) = StoredRun::rooted(folder)?;
     if let Some(root) = root {
@@ -161,19 +161,19 @@ pub(crate) fn enter_found(folder: &Path) -> Result<StoredRun, ErrorPage> {
     Ok(stored)
 }
 
-/// Whether a word is the name of an experiment or a sweep that has runs, and no way to a folder.
+/// Returns true if `word` is the name of an experiment or a sweep with runs, not a path.
 pub fn is_name(word: &str) -> bool {
     let names = run_names(Path::new(LOGS));
     names.iter().any(|name| Path::new(name) == Path::new(word))
 }
 
-/// Whether a word is the file of an experiment.
+/// Returns true if `word` is the path of an experiment's file.
 pub fn is_experiment(word: &str) -> bool {
     let path = Path::new(word);
     path.extension().is_some_and(|end| end == "toml") && path.is_file()
 }
 
-/// What to write in the place of an experiment's file.
+/// Help for a user who gave an experiment's file where a run is expected.
 pub fn of_experiment(file: &str) -> String {
     let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let near = nearest_run(&stem).map_or(String::new(), |near| format!(", such as `{near}`"));
@@ -197,14 +197,15 @@ pub fn nearest_run(word: &str) -> Option<String> {
     nearest(word, &all)
 }
 
-/// The log folder of a run, given as its folder, its id (`<time>-<id>`, or the beginning of it that
-/// no other has), `<name>/<id>`, or the name or folder of its experiment, of which the newest run
-/// is meant; without a word the newest run of all under `logs`.
+/// Finds the log folder of a run by its path, its id (`<time>-<id>` or an unambiguous beginning of it),
+/// `<name>/<id>`, or the name or folder of its experiment, which means the newest run; without a word,
+/// that of the newest run under `logs`.
 pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     find_run_that(logs, run, &|_| true)
 }
 
-/// As [`find_run`]; where the newest of several is meant, of those that are `preferred`, if any is.
+/// Like [`find_run`], but where the newest of several runs is meant, takes the newest `preferred` one,
+/// if any.
 pub fn find_run_that(
     logs: &Path,
     run: Option<&str>,
@@ -247,7 +248,7 @@ pub fn find_run_that(
     }
 }
 
-/// Names of experiments under `logs` that have runs, in order.
+/// Names of experiments with runs under `logs`, sorted.
 pub fn run_names(logs: &Path) -> Vec<String> {
     let has_run = |folder: &PathBuf| inside(folder).iter().any(|run| is_run(run));
     let named = inside(logs).into_iter().filter(has_run);
@@ -257,7 +258,7 @@ pub fn run_names(logs: &Path) -> Vec<String> {
     names
 }
 
-/// All `logs/<name>/<id>` that hold a run. Folders that cannot be read hold none.
+/// All runs `logs/<name>/<id>`. Unreadable folders count as empty.
 fn runs(logs: &Path) -> Vec<PathBuf> {
     inside(logs).iter().flat_map(|name| inside(name)).filter(|folder| is_run(folder)).collect()
 }
@@ -267,7 +268,7 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Ids begin with the time of the start.
+/// The newest run: ids begin with the time of the start.
 fn newest(runs: Vec<PathBuf>) -> Option<PathBuf> {
     runs.into_iter().max_by(|a, b| a.file_name().cmp(&b.file_name()))
 }

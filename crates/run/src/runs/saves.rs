@@ -1,4 +1,4 @@
-//! How long the checkpoints of runs took to write.
+//! Write times of checkpoints.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{Found, find};
 use crate::files;
 use crate::record::EVENTS;
 
-/// A line of the events, as far as it is looked at here.
+/// The fields of an event that matter here.
 #[derive(Deserialize)]
 struct Line {
     event: String,
@@ -17,7 +17,7 @@ struct Line {
     seconds: f64,
 }
 
-/// The newest run below `folder` that has saved, and how long its longest save took.
+/// The newest run below `folder` with a checkpoint, and its longest write time in seconds.
 pub fn longest_save(folder: &Path) -> Option<(String, f64)> {
     let Found { runs, .. } = find(folder);
     runs.iter().rev().find_map(|run| {
@@ -39,7 +39,7 @@ fn longest_of(run: &Path) -> Option<f64> {
     longest
 }
 
-/// How long the save took of which a line tells.
+/// Write time from a line about a saved checkpoint.
 fn saved_in(line: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(line).ok().filter(|text| text.contains("\"saved\""))?;
     let line: Line = serde_json::from_str(text).ok()?;

@@ -1,4 +1,4 @@
-//! `events.jsonl` -> one series of numbers per metric, by step: all at once, or as the run goes on.
+//! One series of numbers per metric from `events.jsonl`, read at once or as the run goes on.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,27 +16,27 @@ use crate::report;
 /// A number of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// After this step.
+    /// Number of finished steps.
     pub step: u64,
     /// Seconds of running until then, without the pauses between starts.
     pub seconds: f64,
-    /// The number; NaN where it was not finite.
+    /// NaN if the number was not finite.
     pub value: f64,
 }
 
-/// Everything that a run has measured, without what a resumed run has done again.
+/// All numbers of a run, without those that a resumed run has replaced.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scalars {
     /// By name, each in the order of its steps. Of recorded steps `train/loss`, `train/accuracy`,
     /// `lr`, `grad_norm`, `loss_scale` and `samples_per_second`; of evaluations `val/loss` ... and
     /// `test/loss` ...; of epochs `train/loss_epoch` and `train/accuracy_epoch`.
     pub series: BTreeMap<String, Vec<Point>>,
-    /// Steps of an epoch; 0 where that is not known.
+    /// 0 if not known.
     pub steps_per_epoch: u64,
 }
 
 impl Scalars {
-    /// Those of the run in `folder`. Of a run that has recorded no events, those of its epochs.
+    /// Reads the numbers of the run in `folder`; those of its epochs alone if it has recorded no events.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         if !folder.join(EVENTS).exists() {
             return of_epochs(folder);
@@ -53,7 +53,7 @@ impl Scalars {
         }
     }
 
-    /// Forgets an epoch that the end of the run had cut short after `step`: it goes on.
+    /// Removes an epoch that the end of the run had cut short after `step`: it goes on.
     fn reopen_epoch(&mut self, step: u64) {
         if step.is_multiple_of(self.steps_per_epoch.max(1)) {
             return;
@@ -66,7 +66,7 @@ impl Scalars {
         self.series.retain(|_, series| !series.is_empty());
     }
 
-    /// Forgets what is done again after `step`.
+    /// Removes the points after `step`, which are measured again.
     fn cut(&mut self, step: u64) {
         self.series.values_mut().for_each(|series| series.retain(|point| point.step <= step));
         self.series.retain(|_, series| !series.is_empty());
@@ -101,7 +101,7 @@ pub struct Reader {
     time: RunTime,
 }
 
-/// What of an event is read here.
+/// The fields of an event that matter here.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
@@ -124,7 +124,7 @@ struct Line<'a> {
 }
 
 impl Reader {
-    /// A reader of the run in `folder`, which need not have said anything yet.
+    /// A reader of the run in `folder`, which may not have any events yet.
     pub fn new(folder: &Path) -> Self {
         let follower = Follower::new(&folder.join(EVENTS));
         Self { follower, scalars: Scalars::default(), time: RunTime::default() }
@@ -135,7 +135,7 @@ impl Reader {
         &self.scalars
     }
 
-    /// Reads what the run has said since the last look; whether that was anything.
+    /// Reads the events since the last call. Returns true if there were any.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let News { is_anew, lines } = self.follower.poll()?;
         if is_anew {

@@ -1,4 +1,4 @@
-//! `run.json` -> a run as it was stored, the place where its paths begin, and its checkpoints.
+//! `run.json`: a run as it was stored, the folder that its paths are relative to, and its checkpoints.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,27 @@ pub struct Stored {
     pub(crate) format: u32,
     pub(crate) run: RunFolders,
     pub(crate) plan: Value,
-    /// The folder where relative paths began; absent in runs of earlier versions.
+    /// Folder that relative paths started from; absent in runs of earlier versions.
     #[serde(default)]
     pub(crate) started_in: Option<PathBuf>,
 }
 
-/// What a run is, as its newest start wrote it down.
+/// A run as described by its newest start.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     pub run: RunFolders,
     pub plan: Plan,
-    /// The folder where relative paths began.
+    /// Folder that relative paths started from.
     started_in: Option<PathBuf>,
 }
 
 impl StoredRun {
-    /// The adapters that it trains, if it does.
+    /// The adapters that it trains, if any.
     pub fn lora(&self) -> Option<Lora> {
         Lora::deserialize(self.plan.model.kind.options.get("lora")?).ok()
     }
 
-    /// The run in `folder`; its paths are as they were written down.
+    /// Reads the run in `folder`, with paths as they were stored.
     pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
         let path = newest_of(folder, DESCRIPTION);
         let unusable = |why: String| Error::Unusable { path: path.clone(), why };
@@ -103,15 +103,15 @@ impl StoredRun {
         std::env::current_dir().and_then(std::fs::canonicalize).ok()
     }
 
-    /// One of its checkpoints.
+    /// Opens one of its checkpoints.
     pub fn checkpoint(&self, which: Which) -> Result<Opened, Error> {
         open(&self.run.checkpoints, Some(&self.plan.checkpoint), which)
     }
 }
 
-/// Where the paths of the run found in `folder` begin, and its log folder from there. A project
-/// that was moved or copied as a whole is found by the end of the folder's path; a log folder that
-/// stands alone belongs to the folder in which the run was started.
+/// The folder that the paths of the run in `folder` are relative to, and its log folder from there. A
+/// project that was moved or copied as a whole is found by the end of the folder's path; a log folder
+/// that stands alone belongs to the folder in which the run was started.
 fn root_of(folder: &Path, stored: &StoredRun, here: &Path) -> (PathBuf, PathBuf) {
     let StoredRun { run, started_in, .. } = stored;
     let is_unmoved =
@@ -141,7 +141,7 @@ pub fn checkpoints_folder(logs: &Path) -> Option<PathBuf> {
     holder.starts_with(project).then_some(checkpoints)
 }
 
-/// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
+/// The checkpoint folder of the run in `logs`, as an absolute path, if it exists and is not a link.
 pub fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Error> {
     if !newest_of(logs, DESCRIPTION).is_file() {
         return Ok(None);
@@ -152,8 +152,8 @@ pub fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Error> {
     Ok(folder.canonicalize().ok().filter(|_| is_own))
 }
 
-/// The other run whose checkpoints these are, of whose logs the folder `logs`, a whole path, is a
-/// copy.
+/// The run that owns `checkpoints`, if it is not the one in `logs` (an absolute path), which is then a
+/// copy of its logs.
 pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
     let owner = run_of(checkpoints, Path::new(LOGS));
     // One folder may be seen at two places.
@@ -167,7 +167,7 @@ pub fn project_of(logs: &Path) -> Option<PathBuf> {
     StoredRun::read(logs).ok()?.project(logs)
 }
 
-/// The weights that the run in `logs` started from, a whole path, if they are still there.
+/// The weights that the run in `logs` started from, as an absolute path, if they still exist.
 pub fn weights_before(logs: &Path) -> Option<PathBuf> {
     let stored = StoredRun::read(logs).ok()?;
     let here = std::env::current_dir().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A run's folder -> what it is and how it stands.
+//! Summary of a run, from its folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,30 +15,30 @@ use crate::record::{
 };
 use crate::report::{self, Ending, Progress, Records, Unit};
 
-/// How a run, a trial or a sweep stands.
+/// State of a run, a trial or a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// A process has it.
     Running,
-    /// It came to its end.
+    /// It ran to its end.
     Finished,
     /// It was stopped by a signal; a sweep, before its last trial.
     Stopped,
-    /// It failed, and said why.
+    /// It failed and recorded the reason.
     Failed,
-    /// Its process is gone, and did not say why.
+    /// The process is gone without a recorded reason.
     Killed,
-    /// A trial that its sweep gave up.
+    /// A trial that its sweep stopped early.
     Pruned,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Running, Self::Finished, Self::Stopped, Self::Failed, Self::Killed, Self::Pruned];
 
-    /// As it is shown and written.
+    /// The state as shown and written.
     pub fn word(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -55,7 +55,6 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     pub value: f64,
-    /// The step that reached it.
     pub step: u64,
 }
 
@@ -66,16 +65,15 @@ pub struct Summary {
     pub name: String,
     /// `<time>-<id>`, or `trial-0007`.
     pub id: String,
-    /// Its folder for logs.
+    /// Folder of its logs.
     #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
     /// The sweep that it is a trial of.
     pub sweep: Option<String>,
-    /// How it stands.
     pub state: State,
-    /// Why: which process has it, how it ended, or what failed.
+    /// Reason for the state: the process that runs it, how it ended, or the failure.
     pub reason: Option<String>,
-    /// Finished steps; of a run that goes on, or was killed, as it last reported: about once a
+    /// Finished steps; of a run that is running or was killed, as of its last report, about once a
     /// second.
     pub step: u64,
     /// Last step; `None` if time ends the run.
@@ -83,36 +81,36 @@ pub struct Summary {
     /// 0 if not known.
     #[serde(skip)]
     pub steps_per_epoch: u64,
-    /// The epoch of its last finished step, from 1; 0 before the first step.
+    /// Epoch of the last finished step, from 1; 0 before the first step.
     pub epoch: u64,
-    /// Its last epoch; `None` if time ends it.
+    /// Last epoch; `None` if time ends the run.
     pub epochs: Option<u64>,
     /// The metric that ranks its checkpoints.
     pub monitor: Option<String>,
-    /// Whether less or more of it is better.
+    /// Direction in which the metric improves.
     pub mode: Option<Mode>,
     /// The best value of that metric.
     pub best: Option<Best>,
-    /// What was measured last, by name: `val/loss`, `train/accuracy`, `test/mse` ...
+    /// Newest value of each metric: `val/loss`, `train/accuracy`, `test/mse` ...
     pub metrics: BTreeMap<String, f64>,
-    /// When it was first started.
+    /// Time of the first start.
     pub started: Option<Timestamp>,
-    /// When it last said something.
+    /// Time of the last event.
     pub updated: Option<Timestamp>,
-    /// Time in which it ran, without the pauses between its starts.
+    /// Running time in seconds, without the pauses between starts.
     pub seconds: f64,
     /// Device of each rank.
     pub devices: Vec<String>,
-    /// Its tags, sorted.
+    /// Tags, sorted.
     pub tags: Vec<String>,
 }
 
-/// Reads the run in `folder`. Of a long run only a part of its events is looked at closely.
+/// Reads the run in `folder`. Of a long run, most events are only skimmed.
 pub fn summary(folder: &Path) -> Result<Summary, Error> {
     summary_of(folder, &report::read_milestones(folder)?)
 }
 
-/// As [`summary`], with records that were read before.
+/// Like [`summary`], with records that were read before.
 pub fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
     let description = Description::read(folder)?;
     let starts = record::read_environment(folder)?;
@@ -153,7 +151,7 @@ fn name_of(folder: Option<&Path>) -> String {
     folder.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// How the run stands, and why.
+/// The state of the run and its reason.
 fn state_of(
     records: &Records,
     events: &[&Stamped],
@@ -194,7 +192,7 @@ fn of_reason(reason: Reason) -> (State, &'static str) {
     }
 }
 
-/// The best value as the run itself said in the end, or else of what it has measured.
+/// The best value as recorded at the end of the run, or else the best of its evaluations.
 fn best(records: &Records, events: &[&Stamped], description: &Description) -> Option<Best> {
     let monitor = description.monitor.as_deref()?;
     let mode = description.mode?;
@@ -242,7 +240,7 @@ fn newest_metrics(records: &Records, events: &[&Stamped]) -> BTreeMap<String, f6
     by_epoch.chain(measured).collect()
 }
 
-/// Each start from its first event to its last; of a running one until now.
+/// Running time: each start from its first event to its last, or until now if it is running.
 fn seconds(records: &Records, state: State) -> f64 {
     let mut time = RunTime::default();
     for stamped in &records.log.events {

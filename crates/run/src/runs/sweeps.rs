@@ -1,4 +1,4 @@
-//! A sweep's folder -> how the sweep stands.
+//! Summary of a sweep, from its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -15,23 +15,21 @@ pub struct SweepSummary {
     pub name: String,
     #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
-    /// How it stands.
     pub state: State,
-    /// Which process has it.
+    /// The process that runs it.
     pub reason: Option<String>,
-    /// Trials that are over.
+    /// Number of trials that have ended.
     pub done: usize,
-    /// Trials that were asked for.
+    /// Number of trials requested.
     pub trials: usize,
     /// The metric that ranks its trials.
     pub monitor: String,
-    /// Whether less or more of it is better.
+    /// Direction in which the metric improves.
     pub mode: Mode,
     /// The best value of that metric.
     pub best: Option<f64>,
     /// The trial that reached it.
     pub best_trial: Option<String>,
-    /// When it was begun.
     pub started: Timestamp,
 }
 
@@ -63,8 +61,8 @@ pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
     })
 }
 
-/// The runs in the folder of a sweep: trials, each as its journal and its own files show it, and
-/// runs of an experiment that has its name.
+/// Reads the runs in the folder of a sweep: trials, each from the journal and its own files, and runs of
+/// an experiment with the same name.
 pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Error>)> {
     let story = sweep::read(folder).ok().flatten();
     let known = story.as_ref().map_or(&[][..], |story| &story.trials);
@@ -80,7 +78,7 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     trials(folder).into_iter().chain(other_runs(folder)).map(read).collect()
 }
 
-/// What only the journal knows of a run: that it was given up.
+/// Marks a run as pruned, which only the journal knows.
 fn as_trial(run: Summary, trial: &Trial) -> Summary {
     match trial.state {
         sweep::State::Pruned if run.state != State::Running => {

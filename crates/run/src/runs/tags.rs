@@ -1,7 +1,7 @@
-//! The tags of a run: those of `experiment.tags`, as `ddprun tag` has changed them since.
+//! The tags of a run: `experiment.tags` with later changes by `ddprun tag`.
 //!
-//! The changes stand in a file of their own, so that a run can be tagged while it trains, and so
-//! that tags which a resume adds to the experiment count beside them.
+//! The changes are in a file of their own, so that a run can be tagged while it trains, and so that
+//! tags which a resume adds to the experiment count too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,9 +23,9 @@ const FORMAT: u32 = 1;
 /// Changes of a run's tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retagged {
-    /// Tags that it has beside those of its experiment.
+    /// Tags beside those of the experiment.
     pub added: BTreeSet<String>,
-    /// Tags of its experiment that it has no more.
+    /// Tags of the experiment that were removed.
     pub removed: BTreeSet<String>,
 }
 
@@ -46,7 +46,7 @@ impl Retagged {
         serde_json::from_value(value).map_err(|error| Error::damaged(&path, &error))
     }
 
-    /// Both changes, these last.
+    /// These changes followed by `later`.
     fn after(mut self, later: &Self) -> Self {
         self.added.retain(|tag| !later.removed.contains(tag));
         self.removed.retain(|tag| !later.added.contains(tag));
@@ -56,7 +56,7 @@ impl Retagged {
     }
 }
 
-/// The tags of the run in `folder`, sorted; `config` is its experiment, if that can be read.
+/// Reads the tags of the run in `folder`, sorted; `config` is its experiment, if that can be read.
 pub fn tags(folder: &Path, config: Option<&Table>) -> Result<Vec<String>, Error> {
     let Retagged { added, removed } = Retagged::read(folder)?;
     let asked = config.and_then(|config| config.get("experiment")?.get("tags")?.as_array());
@@ -65,12 +65,11 @@ pub fn tags(folder: &Path, config: Option<&Table>) -> Result<Vec<String>, Error>
     Ok(kept.chain(added).collect::<BTreeSet<String>>().into_iter().collect())
 }
 
-/// Changes the tags of the run in `folder`, and gives those that it then has. Nothing else of the
-/// run is touched.
+/// Changes the tags of the run in `folder` and returns the new ones. Nothing else of the run is touched.
 ///
 /// # Errors
 ///
-/// A word is no tag, or the file cannot be read or written; it is then unchanged.
+/// A word is not a valid tag, or the file cannot be read or written; it is then unchanged.
 pub fn retag(folder: &Path, changes: &Retagged) -> Result<Vec<String>, Error> {
     if let Some(tag) = changes.added.iter().chain(&changes.removed).find(|tag| !is_tag(tag)) {
         return Err(Error::NotATag { tag: tag.clone() });

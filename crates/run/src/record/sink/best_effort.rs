@@ -1,9 +1,8 @@
-//! `Stamped -> a sink that may be slow`, on a thread of its own, behind a queue that is bounded: no
-//! step waits for the sink.
+//! A sink that may be slow, on a thread of its own behind a bounded queue: no step waits for the sink.
 //!
-//! What the queue has no room for is dropped and counted. When the part of the run ends, the sink
-//! has a limited time for what still waits; a thread that does not come back by then is left behind,
-//! and ends with the process.
+//! Events that do not fit into the queue are dropped and counted. When a start of the run ends, the
+//! sink has a limited time for the events in the queue; a thread that is not done by then is left
+//! behind, and ends with the process.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,9 +18,9 @@ use crate::event::Event;
 use crate::record::Error;
 use crate::record::sink::{NamedSink, SinkStart, Stamped};
 
-/// Events that wait for one sink at most.
+/// Length of the queue of one sink, in events.
 const CAPACITY: usize = 1024;
-/// How long all sinks together may take at the end of a part of the run.
+/// Time for all sinks together at the end of a start.
 pub(in crate::record) const TIME_AT_THE_END: Duration = Duration::from_secs(5);
 
 /// A sink behind a queue.
@@ -29,13 +28,13 @@ pub(in crate::record) struct QueuedSink {
     name: String,
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
-    /// Events that it was to have.
+    /// Events offered to the sink.
     n_events: u64,
-    /// Events that it did not get.
+    /// Events that it did not receive.
     n_dropped: u64,
-    /// Whether it was said that events are dropped.
+    /// True once the run has warned of dropped events.
     said_slow: bool,
-    /// Whether it was said that the sink has failed.
+    /// True once the run has warned that the sink failed.
     said_failed: bool,
 }
 
@@ -70,7 +69,7 @@ impl QueuedSink {
         })
     }
 
-    /// Has the sink take an event later; drops it if too many wait.
+    /// Queues an event; drops it if the queue is full.
     pub(in crate::record) fn push(&mut self, stamped: &Arc<Stamped>) {
         let mut state = self.queue.lock();
         if state.is_closed || state.ending.is_some() {
@@ -85,7 +84,7 @@ impl QueuedSink {
         }
     }
 
-    /// Says that there will be no more events. The last of them finds room in any case.
+    /// Closes the queue. `last` is queued even if the queue is full.
     pub(in crate::record) fn close(&mut self, last: Option<&Arc<Stamped>>) {
         let mut state = self.queue.lock();
         if let Some(last) = last.filter(|_| !state.is_closed && state.ending.is_none()) {
@@ -96,8 +95,8 @@ impl QueuedSink {
         self.queue.changed.notify_all();
     }
 
-    /// Waits for the sink to take what waits, until `deadline`; what is left is dropped. Says how
-    /// many events it did not get, if there are any.
+    /// Waits until the queue is empty or `deadline`; the rest is dropped. Returns a warning with the
+    /// number of dropped events, if any.
     pub(in crate::record) fn finish(&mut self, deadline: Instant) -> Option<String> {
         let thread = self.thread.take()?;
         let mut state = self.queue.lock();
@@ -123,7 +122,7 @@ impl QueuedSink {
         })
     }
 
-    /// What there is to say of the sink and was not said before.
+    /// A warning about the sink that was not yet given.
     pub(in crate::record) fn warning(&mut self) -> Option<String> {
         let name = &self.name;
         if let Some(Ending::Failed(why)) = &self.queue.lock().ending
@@ -139,7 +138,7 @@ impl QueuedSink {
         })
     }
 
-    /// What the last words of the run call it, and where it is, if it has taken them all.
+    /// [`OpenSink::place`](super::OpenSink::place), if the sink has received all events.
     pub(in crate::record) fn place(&self) -> Option<Place> {
         match &self.queue.lock().ending {
             Some(Ending::Done(place)) => place.clone(),
@@ -150,7 +149,7 @@ impl QueuedSink {
 
 type Place = (&'static str, PathBuf);
 
-/// What the run and the thread of a sink share.
+/// Shared by the run and the thread of a sink.
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
@@ -160,11 +159,11 @@ struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Arc<Stamped>>,
-    /// Whether an event has left the queue, and the sink has not come back for another.
+    /// True while the sink handles an event.
     is_busy: bool,
-    /// Whether there will be no more events.
+    /// True after the last event.
     is_closed: bool,
-    /// How the thread has ended, if it has.
+    /// Set when the thread has ended.
     ending: Option<Ending>,
 }
 
@@ -178,7 +177,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next event, when there is one; `None` after the last.
+    /// Waits for the next event; `None` after the last.
     fn next(&self) -> Option<Arc<Stamped>> {
         let mut state = self.lock();
         state.is_busy = false;
@@ -194,7 +193,7 @@ impl Queue {
         }
     }
 
-    /// Opens the sink, and gives it all events.
+    /// Opens the sink and passes it all events.
     fn deliver(&self, sink: &dyn super::Sink, start: &SinkStart) -> Result<Option<Place>, Error> {
         let mut open = sink.open(start)?;
         let mut finished = None;
@@ -208,7 +207,7 @@ impl Queue {
         Ok(finished.and_then(|finished| open.place(&finished)))
     }
 
-    /// Tells the run how the thread has ended.
+    /// Stores how the thread has ended.
     fn end(&self, taken: Result<Result<Option<Place>, Error>, Box<dyn Any + Send>>) {
         let mut state = self.lock();
         state.waiting.clear();
@@ -221,7 +220,7 @@ impl Queue {
     }
 }
 
-/// The error and what has caused it.
+/// The error and all of its causes.
 fn with_causes(error: &Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

@@ -1,8 +1,8 @@
 //! `csv` in `logging.sinks`
 //!
-//! `metrics.csv`: one row per recorded step and per evaluation, and one of the test. Accuracies are
-//! shares, 0 to 1. After a resume the rows of what is done again are cut, so that the file ends
-//! equal to that of an undisturbed run, except for speed.
+//! `metrics.csv`: one row per recorded step and per evaluation, and one for the test. Accuracies are
+//! shares, 0 to 1. A resume cuts the rows of the steps that it repeats, so that the file ends equal to
+//! that of an undisturbed run, except for speed.
 
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ struct OpenCsv {
     lines: Lines,
     /// The columns of evaluations.
     measured: Vec<String>,
-    /// Whether nothing was left to do at the start: there may be a row of the test already.
+    /// True if nothing was left to do at the start: there may be a row of the test already.
     was_over: bool,
 }
 
@@ -88,20 +88,20 @@ const STEP: [&str; 8] = [
     "loss_scale",
     "samples_per_second",
 ];
-/// What a simulation measures, with which only the test is made.
+/// Metric of a simulation, which only the test uses.
 const SUCCESS: &str = "success";
 
-/// The rows that stay when a run goes on: those up to `step`, 0 at a fresh start.
+/// The rows to keep when a run resumes: those up to `step`, 0 for a fresh run.
 #[derive(Clone, Copy)]
 struct Until {
     step: u64,
-    /// What is left to do of that step.
+    /// Unfinished work of that step.
     unfinished: Option<Unfinished>,
-    /// Whether nothing is left to do: the row of the test stays as well.
+    /// True if nothing is left to do: the row of the test stays as well.
     is_over: bool,
 }
 
-/// Opens the file with what is `kept` of it.
+/// Replaces the file by `kept` of its text, and opens it.
 fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Error> {
     let old = match files::read_lines(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
@@ -113,7 +113,7 @@ fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Er
     Ok(Lines::open(path)?)
 }
 
-/// The columns of evaluations: of what this run measures, and nothing else.
+/// The columns of evaluations, from the names of this run's metrics.
 fn measured(metrics: &[String]) -> Vec<String> {
     // Some say their part of the data themselves.
     let (whole, split): (Vec<&str>, Vec<&str>) =
@@ -124,7 +124,7 @@ fn measured(metrics: &[String]) -> Vec<String> {
     val.chain(whole).chain(names().map(|name| format!("test/{name}"))).collect()
 }
 
-/// Columns of the file that this start has no values for: an earlier one has measured them.
+/// Columns of the file for metrics that only an earlier start has measured.
 fn earlier(path: &Path, measured: &[String]) -> Vec<String> {
     let mut line = Vec::new();
     let read =
@@ -156,8 +156,8 @@ fn header(measured: &[String]) -> String {
     all.collect::<Vec<_>>().join(",")
 }
 
-/// The header and the whole rows of `old` up to a step, that of the test only from a run that is
-/// over. Columns that it lacks are empty.
+/// Returns the header and the complete rows of `old` up to a step; the test's row only if the run is
+/// over. Columns that `old` lacks are empty.
 fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
@@ -199,7 +199,7 @@ fn step_row(done: &StepDone, measured: usize) -> String {
     )
 }
 
-/// What the step measured has a row of its own.
+/// The row of an evaluation; its step has a row of its own.
 fn evaluation_row(evaluated: &Evaluated, measured: &[String]) -> String {
     let gap = ",".repeat(STEP.len() - 2);
     let value = |name: &str| or_empty(evaluated.metrics.get(name).copied());
@@ -207,7 +207,7 @@ fn evaluation_row(evaluated: &Evaluated, measured: &[String]) -> String {
     format!("{},{}{gap},{}", evaluated.step, evaluated.epoch, values.join(","))
 }
 
-/// Rust writes the shortest decimal that reads back as the same number.
+/// The shortest decimal that reads back as the same number; empty for `None`.
 fn or_empty(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(kept(Some(1)), ["", "", "0.7"]);
     }
 
-    /// Of a run that measures these, and is tested in a simulation.
+    /// Columns of a run with these metrics that is tested in a simulation.
     fn usual() -> Vec<String> {
         measured(&["accuracy", "mse", "mae", "success"].map(str::to_owned))
     }

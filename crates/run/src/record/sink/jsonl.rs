@@ -1,9 +1,10 @@
 //! `jsonl` in `logging.sinks`
 //!
-//! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and
-//! its `started` line says from which step.
+//! `events.jsonl`: one line per event, with its time and step. A resumed run appends to it; its
+//! `started` line has the step that it resumes from.
 //!
-//! How a run stands is read from here, so a run without the sink writes it too, but for the steps.
+//! The state of a run is read from this file, so a run without the sink writes it too, except for the
+//! steps.
 
 use std::path::{Path, PathBuf};
 
@@ -70,23 +71,22 @@ impl OpenSink for EventsFile {
     }
 }
 
-/// An event with when it happened.
+/// An event with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {
-    /// When it was recorded.
+    /// Time of recording.
     pub time: Timestamp,
     /// The last step known then.
     pub step: u64,
-    /// What happened.
     pub event: Event,
 }
 
-/// What could be read of an `events.jsonl`.
+/// The readable events of an `events.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
-    /// In the order of writing.
+    /// In file order.
     pub events: Vec<Stamped>,
-    /// Lines that are none: a killed process, or a full disk, cuts a line short.
+    /// Damaged lines: a killed process, or a full disk, cuts a line short.
     pub n_unreadable: usize,
 }
 
@@ -102,9 +102,9 @@ impl Log {
         Ok(())
     }
 
-    /// The events that made the present state: those after the step from which a later start
-    /// continued are left out, since they were done again, and the end before it, unless nothing
-    /// was left to do. The end of a start that had nothing to do is none.
+    /// The events that led to the present state: without those after the step from which a later start
+    /// resumed, since these steps were repeated, and without the end before it, unless nothing was
+    /// left to do. The end of a start that had nothing to do does not count.
     pub fn effective(&self) -> Vec<&Stamped> {
         let mut kept: Vec<&Stamped> = Vec::new();
         for stamped in &self.events {
@@ -154,13 +154,13 @@ fn is_finished(event: &Event) -> bool {
     matches!(event, Event::Finished(_))
 }
 
-/// Whether a run was asked to end before it was complete.
+/// True if a run was asked to end before it was complete.
 fn is_interruption(event: &Event) -> bool {
     let Event::Finished(finished) = event else { return false };
     matches!(finished.reason, Reason::Stopped | Reason::Abandoned)
 }
 
-/// What is said once, at the end.
+/// True for events that occur once, at the end.
 fn is_end(event: &Event) -> bool {
     matches!(event, Event::Tested(_) | Event::Finished(_) | Event::Failed { .. })
 }
@@ -174,13 +174,13 @@ pub fn read(path: &Path) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// One flat object: time, step, kind, then what the event says.
+/// Encodes an event as one flat object: time, step, kind, then the fields of the event.
 pub(super) fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
     serde_json::to_string(&stamped.object()?)
 }
 
 impl Stamped {
-    /// It as `events.jsonl` has it.
+    /// The object of this event in `events.jsonl`.
     pub fn object(&self) -> Result<Map<String, Value>, serde_json::Error> {
         let mut object = Map::new();
         object.insert("time".into(), format!("{:.3}", self.time).into());
@@ -208,7 +208,7 @@ pub(super) fn parse(path: &Path, line: &[u8]) -> Result<Option<Stamped>, NewerFo
     Ok(stamped())
 }
 
-/// How long a run has run: each of its starts from its first event to its last, without the pauses
+/// Running time of a run: each of its starts from its first event to its last, without the pauses
 /// between them.
 #[derive(Debug, Default)]
 pub(crate) struct RunTime {

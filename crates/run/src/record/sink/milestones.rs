@@ -1,6 +1,6 @@
-//! `events.jsonl` -> what is rare in it: all but the steps and the ranks' reports in between, which
-//! are nearly all lines of a long run. Read on as the file grows; of a long file that was not yet
-//! read, its beginning and its end are there at once.
+//! The rare events of `events.jsonl`: all but the steps and the ranks' reports in between, which are
+//! nearly all lines of a long run. Reads on as the file grows; the beginning and the end of a long
+//! file are available before the whole of it is read.
 
 use std::io::{BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,29 +11,29 @@ use crate::files;
 use crate::record::Error;
 use crate::record::sink::jsonl::{Log, Stamped, parse};
 
-/// Bytes that are read at once.
+/// Size of the read buffer in bytes.
 const CAPACITY: usize = 256 << 10;
-/// Size from which on a file is glanced at first, and bytes of its beginning and its end.
+/// Size from which a file is first read in part, and bytes of its beginning and of its end.
 const LONG: u64 = 512 << 10;
 const PART: usize = 48 << 10;
-/// Bytes within which a line says what it is.
+/// Bytes of a line that contain the kind of its event.
 const HEAD: usize = 96;
-/// Bytes of ranks' reports that are parsed, as long as at least some are left.
+/// Bytes of ranks' reports to parse, but at least [`MIN_POINTS`] reports.
 const MAX_REPORTS: usize = 1 << 20;
 const MIN_POINTS: usize = 60;
 const MAX_POINTS: usize = 300;
 
-/// Whether a line says this, by its beginning.
+/// True if the beginning of a line contains `kind`.
 fn says(line: &[u8], kind: &[u8]) -> bool {
     line[..line.len().min(HEAD)].windows(kind.len()).any(|window| window == kind)
 }
 
-/// Whether a line is one of many: a recorded step, or what the ranks tell of themselves.
+/// True for recorded steps and the ranks' reports about themselves.
 fn is_frequent(line: &[u8]) -> bool {
     says(line, br#""event":"step_done""#) || says(line, br#""event":"rank_stats""#)
 }
 
-/// Reads the events of a run; of frequent ones only the last before each other and at the end.
+/// Reads the events of a run; of frequent ones only the last before each rare one and at the end.
 pub fn read_milestones(path: &Path) -> Result<Log, Error> {
     let mut milestones = Milestones::new(path);
     milestones.read()?;
@@ -47,17 +47,17 @@ pub struct Milestones {
     path: PathBuf,
     /// Bytes of whole lines that have been read.
     offset: u64,
-    /// The file that they were read from.
+    /// Device and inode of the file that they were read from.
     file: Option<(u64, u64)>,
     log: Log,
-    /// Whether the last event of `log` is a frequent one, for which the next may stand as well.
+    /// True if the last event of `log` is a frequent one, which the next one may replace.
     is_last_frequent: bool,
-    /// Whether the file has been read to its end once.
+    /// True once the file has been read to its end.
     is_whole: bool,
 }
 
 impl Milestones {
-    /// Those of the file at `path`, which need not be there; nothing is read yet.
+    /// Milestones of the file at `path`, which may not exist yet. Reads nothing.
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -69,17 +69,18 @@ impl Milestones {
         }
     }
 
-    /// What is known.
+    /// The events read so far.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Whether the file has been read to its end.
+    /// True if the file has been read to its end.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Reads enough to say how a run stands: all of a short file, two parts of a long one.
+    /// Reads enough for the state of a run: all of a short file, the beginning and the end of a long
+    /// one.
     pub fn glance(&mut self) -> Result<(), Error> {
         let length = self.path.metadata().map_or(0, |found| found.len());
         if self.is_whole || length < LONG {
@@ -99,7 +100,7 @@ impl Milestones {
         lines.filter(cut).try_for_each(|line| self.take(line))
     }
 
-    /// Reads what is new. Half a line waits for its end.
+    /// Reads on to the end of the file. An incomplete line is left for the next call.
     pub fn read(&mut self) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |reason| files::Error::io("read", &path)(reason);
@@ -136,7 +137,7 @@ impl Milestones {
         Ok(())
     }
 
-    /// Takes a last line that has no end: nothing more will be written.
+    /// Adds an incomplete last line: nothing more will be written.
     fn end(&mut self) -> Result<(), Error> {
         let rest = || -> std::io::Result<Vec<u8>> {
             let file = files::open(&self.path)?;
@@ -165,15 +166,15 @@ impl Milestones {
         Ok(())
     }
 
-    /// Gives the memory back; what is asked for next is read from the file again.
+    /// Frees the memory; the next call reads the file again.
     pub fn forget(&mut self) {
         (self.log, self.offset, self.file, self.is_last_frequent) =
             (Log::default(), 0, None, false);
     }
 }
 
-/// The starts of a run and what its ranks told of themselves, in the order of writing; of many
-/// reports about as many as a chart can show.
+/// Reads the starts of a run and its ranks' reports about themselves, in file order; of many reports
+/// about as many as a chart can show.
 pub fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
     let Ok(file) = files::open(path) else { return Ok(Vec::new()) };

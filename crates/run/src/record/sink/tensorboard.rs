@@ -23,7 +23,7 @@ use crate::launch;
 use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
 
-/// What the name of such a file begins with; seconds since 1970 and the machine follow.
+/// Prefix of the file's name; seconds since 1970 and the machine's name follow.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// `SessionLog.START`
@@ -79,7 +79,7 @@ impl OpenSink for EventFile {
     }
 }
 
-/// Opens the file of a start of the run that continues from step `resumed_from`; 0 at a fresh one.
+/// Opens the file of a start that resumes from step `resumed_from`; 0 for a fresh run.
 fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<Appended, Error> {
     let file = Appended::open(&free_name(folder, now)?)?;
     let version = Message::at(now, 0).bytes(3, b"brain.Event:2");
@@ -102,7 +102,8 @@ fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
     Some(Message::at(now, step).message(5, &summary).record())
 }
 
-/// Files are read in the order of their names, whatever the clock said meanwhile.
+/// Returns a name behind those of earlier starts, even if the clock went back: TensorBoard reads files
+/// in the order of their names.
 fn free_name(folder: &Path, now: Timestamp) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(folder).map_err(files::Error::io("read", folder))?;
     let newest =
@@ -116,7 +117,7 @@ fn second_of(name: &str) -> Option<i64> {
     name.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
 }
 
-/// Named as the columns of `metrics.csv`; what stands before a `/` is a group.
+/// Scalars of a step, named as the columns of `metrics.csv`; the part before a `/` is a group.
 fn of_step(done: &StepDone) -> Vec<(&str, f64)> {
     let always = [
         ("train/loss", Some(done.loss)),
@@ -129,13 +130,13 @@ fn of_step(done: &StepDone) -> Vec<(&str, f64)> {
     always.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect()
 }
 
-/// Without the means of an epoch's steps, which are there already, each for itself.
+/// Scalars of an evaluation, without the means over the steps of an epoch: each step is there already.
 fn of_evaluation(evaluated: &Evaluated) -> Vec<(&str, f64)> {
     let own = evaluated.metrics.iter().filter(|(tag, _)| !tag.starts_with("train/"));
     own.map(|(tag, value)| (tag.as_str(), *value)).collect()
 }
 
-/// The fields of a protocol buffer, written one after the other; numbers of fields are below 16.
+/// An encoded protocol buffer. Field numbers are below 16.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -178,7 +179,7 @@ impl Message {
     }
 }
 
-/// Seven bits a byte, the lowest first, all but the last marked.
+/// Encodes a number as seven bits per byte, the lowest first; all bytes but the last have the high bit.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 128 {
