@@ -1,5 +1,5 @@
-//! Who may see the page: a browser that was given the token, and asks for this machine by an
-//! address or a name that is ours.
+//! Access to the page: only for a browser that has the token, and that requests this machine by an
+//! address or a name of ours.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,8 +30,8 @@ impl Access {
         &self.token
     }
 
-    /// A page of another site that has its name point to this machine (DNS rebinding) asks for that
-    /// name; an address cannot be made to point elsewhere.
+    /// True if the request names this machine. A page of another site whose name points to this
+    /// machine (DNS rebinding) requests that name; an address cannot be made to point elsewhere.
     pub(super) fn is_ours(&self, request: &Request) -> bool {
         let host = request.host.trim();
         let is_port = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
@@ -44,19 +44,19 @@ impl Access {
             || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Whether the address has the token.
+    /// True if the address contains the token.
     pub(super) fn has_token(&self, request: &Request) -> bool {
         request.query.get("token").is_some_and(|given| self.is_token(given))
     }
 
-    /// Whether the browser has been here with the token.
+    /// True if the browser has the cookie with the token.
     pub(super) fn has_cookie(&self, request: &Request) -> bool {
         let pairs = request.cookie.split(';').filter_map(|pair| pair.trim().split_once('='));
         pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.is_token(value))
     }
 
-    /// What makes the browser send the token from now on, to this server alone and out of the reach
-    /// of scripts.
+    /// `Set-Cookie` value that makes the browser send the token from now on, to this server alone
+    /// and out of the reach of scripts.
     pub(super) fn cookie(&self) -> String {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.token)
     }

@@ -1,5 +1,4 @@
-//! Points as they come -> at most some thousand stretches, each with its mean, lowest and highest
-//! value. Pure.
+//! A curve as a limited number of stretches, each with its mean, lowest and highest value. Pure.
 
 use serde::Serialize;
 
@@ -12,11 +11,10 @@ pub(super) struct Curve {
     stretches: Vec<Stretch>,
     /// Steps of a stretch.
     width: u64,
-    /// The last value, the lowest and the highest.
     pub(super) extent: Extent,
 }
 
-/// The last value of a metric, its lowest and its highest; of finite ones.
+/// The last, lowest and highest finite value of a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Extent {
     pub(super) last: Option<f64>,
@@ -29,7 +27,7 @@ pub(super) struct Extent {
 struct Stretch {
     from: u64,
     to: u64,
-    /// Of finite values.
+    /// Sum of the finite values.
     sum: f64,
     low: f64,
     high: f64,
@@ -120,7 +118,7 @@ impl Curve {
         }
     }
 
-    /// Whether points share a stretch.
+    /// True if points share a stretch.
     pub(super) fn is_reduced(&self) -> bool {
         self.width > 1
     }

@@ -1,4 +1,4 @@
-//! Everything about one run that only its own tab shows.
+//! Details of one run for its own tab.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::record::{self, Context, ENVIRONMENT, EVENTS, Stamped};
 use crate::report::{self, Records};
 use crate::units::Rank;
 
-/// Events and stragglers that are told.
+/// Maximum number of events and of stragglers.
 const MAX_EVENTS: usize = 300;
 /// Bytes of a log that are looked at.
 const MAX_LOG: u64 = 1 << 20;
@@ -31,7 +31,7 @@ pub(super) struct Details {
     /// Seconds of rank 0 in each phase.
     phases: Vec<(&'static str, f64)>,
     peak_memory: Option<u64>,
-    /// Of a run whose ranks told of themselves.
+    /// Statistics of the ranks, if they were reported.
     ranks_told: Ranks,
     stragglers: Vec<Straggler>,
     events: Vec<EventView>,
@@ -40,7 +40,7 @@ pub(super) struct Details {
     /// The machine and the program of its newest start.
     environment: Option<Value>,
     evaluations: Vec<Evaluation>,
-    /// Of a run that goes on here: what its processes take.
+    /// Processes of a run that is running on this machine.
     processes: Vec<Process>,
     /// The end of each rank's log; in a report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -63,7 +63,7 @@ pub(super) struct LogEnd {
 }
 
 impl Details {
-    /// Those of the run in `folder`, which the page calls `id`.
+    /// Reads the details of the run in `folder`, whose id on the page is `id`.
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, report::Error> {
         let records = report::read_milestones(folder)?;
         let events = records.log.effective();
@@ -99,7 +99,7 @@ fn last<T>(mut all: Vec<T>) -> Vec<T> {
     all
 }
 
-/// What happened beside steps and epochs, as the terminal said it.
+/// Events other than steps and epochs, with their text on the terminal.
 fn told(records: &Records) -> Vec<EventView> {
     let mut context = Context::default();
     let mut views = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn log_end(folder: &Path, rank: u32, lines: usize) -> LogEnd {
 }
 
 impl Details {
-    /// With all that a page without a server needs: the ends of the logs, and pictures.
+    /// Adds what a page without a server needs: the ends of the logs, and pictures.
     pub(super) fn alone(mut self, folder: &Path, lines: usize) -> Self {
         let most = self.ranks.last().map_or(0, |last| last + 1);
         self.logs = (0..most).map(|rank| log_end(folder, rank, lines)).collect();

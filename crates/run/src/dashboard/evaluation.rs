@@ -1,4 +1,4 @@
-//! What `ddprun eval --out` left in a run's folder, or in a folder inside it.
+//! Results of `ddprun eval --out` in a run's folder or in a folder inside it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,17 +38,17 @@ struct Part {
 /// A sample that the model is wrong about.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Sample {
-    /// Its file, or its place in one.
+    /// File of the sample, or its position in one.
     #[serde(rename = "sample")]
     name: String,
-    /// Where the page finds its picture.
+    /// Address of the picture.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     image: Option<String>,
     #[serde(flatten)]
     rest: BTreeMap<String, Value>,
 }
 
-/// What is evaluated of the run in `folder`; a file that cannot be understood says nothing.
+/// Evaluations of the run in `folder`. Files that cannot be parsed are skipped.
 pub(super) fn evaluations(folder: &Path, id: &str) -> Vec<Evaluation> {
     let mut found = parts(folder);
     for (at, evaluation) in found.iter_mut().enumerate() {
@@ -81,14 +81,14 @@ fn read(path: &Path) -> Option<Vec<Evaluation>> {
     Some(parts.into_iter().map(of).collect())
 }
 
-/// The picture of a sample: only of what an evaluation names, and only of kinds that run nothing.
+/// The picture of a sample: only if an evaluation names it, and only in formats that run nothing.
 pub(super) fn image(folder: &Path, at: usize, sample: usize) -> Option<(&'static str, Vec<u8>)> {
     let evaluation = parts(folder).into_iter().nth(at)?;
     let (kind, path) = picture(&evaluation.part.worst.get(sample)?.name)?;
     Some((kind, files::read(&path).ok()?))
 }
 
-/// The same as an address that holds the picture.
+/// Sets the addresses of pictures to `data:` URLs that contain them.
 pub(super) fn inline(folder: &Path, found: &mut [Evaluation]) {
     for (at, evaluation) in found.iter_mut().enumerate() {
         for (index, sample) in evaluation.part.worst.iter_mut().enumerate() {
@@ -113,7 +113,7 @@ fn picture(sample: &str) -> Option<(&'static str, PathBuf)> {
     (found.is_file() && found.len() <= MAX_IMAGE).then_some((kind, path))
 }
 
-/// As a part of an address.
+/// Percent-encodes text for an address.
 fn encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {

@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bytes that are written at once: small enough to look at the time in between.
 const PIECE: usize = 64 << 10;
 
-/// What a browser asks for.
+/// A request of a browser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) path: String,
@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) cookie: String,
 }
 
-/// What it gets.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub(super) struct Response {
     pub(super) status: &'static str,
@@ -56,7 +56,6 @@ impl Response {
         self
     }
 
-    /// Writes it.
     pub(super) fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
         let length = self.body.len();
         let mut bytes = self.head(&format!("Content-Length: {length}\r\n")).into_bytes();
@@ -99,7 +98,7 @@ pub(super) fn write_until(until: Instant, stream: &mut TcpStream, bytes: &[u8]) 
     Ok(())
 }
 
-/// Reads a request; the answer to one that is none is given instead.
+/// Reads a request; for an invalid one, returns the answer to it.
 pub(super) fn read(stream: &mut TcpStream) -> io::Result<Result<Request, Response>> {
     read_until(Instant::now() + REQUEST_TIMEOUT, stream)
 }

@@ -1,5 +1,5 @@
-//! `metrics.csv` -> a curve for each metric, read on as the file grows. Of a long file that was not
-//! yet read, a sketch from samples of its lines is there at once.
+//! A curve per metric from `metrics.csv`, as the file grows. For a long file that was not yet read,
+//! samples of its lines give a sketch at once.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::files::{self, Follower};
 use crate::record::METRICS;
 use crate::runs::{self, Scalars};
 
-/// Size from which on a file is sketched first.
+/// Size from which a file is sketched first.
 const LONG: u64 = 512 << 10;
 /// Samples of a sketch, and bytes of each.
 const N_SAMPLES: u64 = 240;
@@ -24,12 +24,12 @@ pub(super) struct Metrics {
     folder: PathBuf,
     follower: Follower,
     parser: Parser,
-    /// Where lines begin in the file, by their steps: for a closer look.
+    /// Steps and byte offsets of some lines, for a closer look.
     marks: Vec<(u64, u64)>,
     offset: u64,
     lines: u64,
     sketch: Option<Parser>,
-    /// Whether the file has been read to its end once.
+    /// True once the file has been read to its end.
     is_read: bool,
 }
 
@@ -71,7 +71,7 @@ impl Parser {
 }
 
 impl Metrics {
-    /// Those of the run in `folder`; nothing is read yet.
+    /// Curves of the run in `folder`. Reads nothing yet.
     pub(super) fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -98,12 +98,12 @@ impl Metrics {
         Ok(())
     }
 
-    /// Whether only a sketch is there.
+    /// True if there is only a sketch.
     pub(super) fn is_sketch(&self) -> bool {
         !self.is_read
     }
 
-    /// Reads what is new; whether that was anything.
+    /// Reads on to the end of the file. Returns true if there was anything new.
     pub(super) fn read(&mut self) -> Result<bool, runs::Error> {
         if !self.follower.path().exists() {
             return self.read_events();
@@ -134,7 +134,7 @@ impl Metrics {
         self.offset += line.len() as u64;
     }
 
-    /// Without the file: what the run's other records say.
+    /// Reads the run's other records, for a run without the file.
     fn read_events(&mut self) -> Result<bool, runs::Error> {
         let mut parser = Parser::default();
         for (name, series) in &Scalars::read(&self.folder)?.series {

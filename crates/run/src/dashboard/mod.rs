@@ -1,8 +1,8 @@
 //! Run folders -> a page in the browser: live from a small server, or whole in one file.
 //!
 //! ```text
-//! folder ──Watched──▶ answers as JSON ──Server──▶ browser     ddprun serve
-//!                                     ──html────▶ one file    ddprun report --html
+//! folder ──RunCatalog──▶ answers as JSON ──Server──▶ browser     ddprun serve
+//!                                        ──html────▶ one file    ddprun report --html
 //! ```
 //!
 //! The server is a process of its own that only reads, so training cannot be hurt by it. Its page
@@ -10,7 +10,7 @@
 //! drawn by uPlot. Names and texts of runs reach the page as JSON alone, and there only as text of
 //! elements.
 //!
-//! What the page may ask, and what it gets. Times are milliseconds since 1970; a number that is not
+//! Requests of the page and their answers. Times are milliseconds since 1970; a number that is not
 //! finite is `null`.
 //!
 //! ```text
@@ -41,7 +41,7 @@ mod ranks;
 mod routes;
 mod server;
 mod sweeps;
-mod watched;
+mod catalog;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -50,8 +50,8 @@ use serde_json::{Map, Value, json};
 
 pub use server::{Error, Server};
 
+use crate::dashboard::catalog::RunCatalog;
 use crate::dashboard::details::Details;
-use crate::dashboard::watched::Watched;
 use crate::transport;
 
 /// Points of a curve, and lines of a log.
@@ -61,23 +61,23 @@ const LINES: usize = 300;
 /// The page of all runs and sweeps below `folder`, which may be one itself; `None` if there are
 /// none.
 pub fn html(folder: &Path) -> std::io::Result<Option<String>> {
-    let mut watched = Watched::new(folder);
-    watched.look();
-    while watched.read_some(usize::MAX).is_some() {}
-    while watched.read_one_long().is_some() {}
-    if watched.is_empty() {
+    let mut catalog = RunCatalog::new(folder);
+    catalog.look();
+    while catalog.read_some(usize::MAX).is_some() {}
+    while catalog.read_one_long().is_some() {}
+    if catalog.is_empty() {
         return Ok(None);
     }
-    let overview = watched.overview();
+    let overview = catalog.overview();
     let metrics: BTreeSet<&String> = overview.runs.iter().flat_map(|run| &run.series).collect();
     let mut series = Map::new();
     for metric in metrics {
-        let mut found = watched.series(metric, POINTS, (0, u64::MAX));
+        let mut found = catalog.series(metric, POINTS, (0, u64::MAX));
         series.insert(metric.clone(), found["runs"].take());
     }
     let mut details = Map::new();
-    for id in watched.ids() {
-        let Some(folder) = watched.folder(id) else { continue };
+    for id in catalog.ids() {
+        let Some(folder) = catalog.folder(id) else { continue };
         let found = Details::read(folder, id).map(|details| details.alone(folder, LINES));
         let value = match found {
             Ok(found) => serde_json::to_value(found).unwrap_or_default(),
@@ -85,7 +85,7 @@ pub fn html(folder: &Path) -> std::io::Result<Option<String>> {
         };
         details.insert(id.clone(), value);
     }
-    let timelines = watched.timelines();
+    let timelines = catalog.timelines();
     let data: Value = json!({
         "overview": overview, "series": series, "timelines": timelines, "details": details,
     });

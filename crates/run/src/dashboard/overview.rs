@@ -1,4 +1,4 @@
-//! Everything that the list, the table and the heads of charts need: all runs and sweeps.
+//! All runs and sweeps, for the list, the table and the heads of charts.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::runs::{State, Summary};
 pub(super) struct Overview {
     /// Version of the answers' forms.
     pub(super) format: u32,
-    /// The folder that is looked into.
+    /// The served folder.
     pub(super) folder: String,
     /// When this was written.
     pub(super) now: i64,
@@ -25,14 +25,14 @@ pub(super) struct Overview {
     pub(super) sweeps: Vec<SweepView>,
     /// Runs that are still to be read.
     pub(super) unread: usize,
-    /// What cannot be read, in words.
+    /// Messages about runs and sweeps that cannot be read.
     pub(super) problems: Vec<String>,
 }
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RunView {
-    /// Its folder below the one that is looked into: what the page calls it by.
+    /// Folder relative to the served one, by which the page identifies the run.
     pub(super) id: String,
     /// The experiment.
     pub(super) name: String,
@@ -54,7 +54,7 @@ pub(super) struct RunView {
     pub(super) seconds: f64,
     pub(super) devices: Vec<String>,
     pub(super) tags: Vec<String>,
-    /// What ranks its checkpoints.
+    /// The metric that ranks its checkpoints.
     pub(super) monitor: Option<Monitor>,
     /// Names of all metrics that have values.
     pub(super) series: Vec<String>,

@@ -30,7 +30,7 @@ const MODULES: [(&str, &str); 19] = [
     ("main.js", include_str!("page/main.js")),
 ];
 
-/// What the served page may load: its own script, styles and answers, and nothing from elsewhere.
+/// Content security policy of the served page: only its own script, styles and answers.
 pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
@@ -87,7 +87,8 @@ pub(super) fn served() -> String {
     MARKUP.replacen("<!-- head -->", head, 1)
 }
 
-/// The page with its data inside; `nonce` marks what of it is ours, so that nothing else runs.
+/// The page with its data inside; `nonce` marks our own script and styles, so that nothing else
+/// runs.
 pub(super) fn whole(data: &serde_json::Value, nonce: &str) -> String {
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \

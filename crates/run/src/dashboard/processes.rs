@@ -1,4 +1,4 @@
-//! What the processes of a run that goes on here take, by `/proc`. Elsewhere nothing is told.
+//! Processor and memory use of a run's processes on this machine, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,22 +1,21 @@
-//! What ranks told of themselves -> where the time of each went, and what each took over time.
-//! Pure.
+//! Time in each phase and resource use over time of each rank, from the ranks' reports. Pure.
 
 use serde::Serialize;
 
 use crate::event::{Event, RankStats, TimeShares};
 use crate::record::{RunTime, Stamped};
 
-/// What is known of the ranks of a run.
+/// Statistics of the ranks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Ranks {
-    /// Seconds of each rank in each phase, over all starts, without what was done again.
+    /// Seconds of each rank in each phase, over all starts, without repeated steps.
     phases: Vec<(&'static str, Vec<f64>)>,
     /// Seconds that the others waited for each rank; empty where that was not measured.
     late: Vec<f64>,
     usage: Usage,
 }
 
-/// What the ranks took, over time; a rank that was not there has gaps.
+/// Resource use of the ranks over time; a rank that was not there has gaps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Usage {
     /// Seconds of running until then, without the pauses between starts.
@@ -41,7 +40,7 @@ struct Start<'a> {
 }
 
 impl Ranks {
-    /// Those of a run that has said `events`: its starts, and what its ranks told.
+    /// Statistics from `events`: starts and the ranks' reports.
     pub(super) fn of(events: &[Stamped]) -> Self {
         let starts = starts(events);
         let mut phases = Vec::new();
@@ -128,7 +127,7 @@ impl Usage {
     }
 }
 
-/// Leaves nothing of a quantity that no rank has told.
+/// Empties a quantity that no rank has reported.
 fn forget_unknown<T>(ranks: &mut Vec<Vec<Option<T>>>) {
     if ranks.iter().flatten().all(Option::is_none) {
         ranks.clear();

@@ -1,11 +1,11 @@
 //! A request -> its answer. What is not a question about a known run has none.
 
 use super::access::Access;
+use super::catalog::RunCatalog;
 use super::details::{Details, log_end};
 use super::evaluation;
 use super::http::{Request, Response};
 use super::page;
-use super::watched::Watched;
 
 /// Points of a curve, if the page does not say.
 const POINTS: usize = 500;
@@ -31,17 +31,17 @@ pub(super) fn admission(access: &Access, request: &Request) -> Option<Response> 
 }
 
 /// The answer to what an admitted browser asks.
-pub(super) fn answer(watched: &Watched, request: &Request) -> Response {
+pub(super) fn answer(catalog: &RunCatalog, request: &Request) -> Response {
     let asset = |kind, text: String| Response::of(kind, text);
     match request.path.as_str() {
         "/" => asset("text/html; charset=utf-8", page::served())
             .with("Content-Security-Policy", page::POLICY),
         "/page.js" => asset("text/javascript; charset=utf-8", page::script()),
         "/page.css" => asset("text/css; charset=utf-8", page::style()),
-        "/api/overview" => Response::json(&watched.overview()),
-        "/api/timelines" => Response::json(&watched.timelines()),
-        "/api/series" => series(watched, request),
-        "/api/run" | "/api/log" | "/api/image" => of_run(watched, request),
+        "/api/overview" => Response::json(&catalog.overview()),
+        "/api/timelines" => Response::json(&catalog.timelines()),
+        "/api/series" => series(catalog, request),
+        "/api/run" | "/api/log" | "/api/image" => of_run(catalog, request),
         _ => Response::refused(NOT_FOUND, "there is no such page"),
     }
 }
@@ -51,17 +51,17 @@ fn number<T: std::str::FromStr>(request: &Request, key: &str) -> Option<T> {
     request.query.get(key)?.parse().ok()
 }
 
-fn series(watched: &Watched, request: &Request) -> Response {
+fn series(catalog: &RunCatalog, request: &Request) -> Response {
     let metric = request.query.get("metric").map_or("", String::as_str);
     let points = number(request, "points").unwrap_or(POINTS).clamp(2, MAX_POINTS);
     let from = number(request, "from").unwrap_or(0);
     let to = number(request, "to").unwrap_or(u64::MAX);
-    Response::json(&watched.series(metric, points, (from, to)))
+    Response::json(&catalog.series(metric, points, (from, to)))
 }
 
-fn of_run(watched: &Watched, request: &Request) -> Response {
+fn of_run(catalog: &RunCatalog, request: &Request) -> Response {
     let id = request.query.get("id").map_or("", String::as_str);
-    let Some(folder) = watched.folder(id) else {
+    let Some(folder) = catalog.folder(id) else {
         return Response::refused(NOT_FOUND, "there is no such run any more");
     };
     match request.path.as_str() {

@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::access::Access;
+use super::catalog::RunCatalog;
 use super::http::{self, Request, Response};
 use super::routes;
-use super::watched::Watched;
 
 /// Time between two looks at the files.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Time after the last question from which on no browser shows the page.
+/// Time after the last request until the page counts as closed.
 const ATTENTION: Duration = Duration::from_secs(5);
 /// Time after the last answer in which nothing is read that can wait.
 const REST: Duration = Duration::from_millis(400);
@@ -29,7 +29,7 @@ const FIRST_RUNS: usize = 16;
 const MAX_CONNECTIONS: usize = 32;
 /// Time for a browser to take a few bytes.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a look takes whether a browser is still there.
+/// Time to check whether a browser is still connected.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// Why the page cannot be served.
@@ -64,10 +64,10 @@ pub struct Server {
     access: Access,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     access: Access,
-    watched: Mutex<Watched>,
+    catalog: Mutex<RunCatalog>,
     /// Counts changes.
     news: Mutex<u64>,
     changed: Condvar,
@@ -77,7 +77,7 @@ struct Shared {
     connections: Mutex<Connections>,
 }
 
-/// What a connection does.
+/// Stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It has not asked yet; anybody can open one.
@@ -96,7 +96,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Takes in a connection that begins; its number.
+    /// Adds a new connection. Returns its number.
     fn add(&mut self, stream: &TcpStream) -> io::Result<u64> {
         let number = self.next;
         self.next += 1;
@@ -105,7 +105,7 @@ impl Connections {
         Ok(number)
     }
 
-    /// Has a connection go on to another stage; false if there is no room.
+    /// Moves a connection to another stage. Returns false if there is no room.
     fn enter(&mut self, number: u64, stage: Stage) -> bool {
         if stage == Stage::Answered && self.count(stage) >= MAX_CONNECTIONS {
             return false;
@@ -117,8 +117,8 @@ impl Connections {
         true
     }
 
-    /// Those that only wait give way to new ones, the oldest first: who does not send a request, or
-    /// no longer hears, keeps nobody out.
+    /// Closes the oldest connections of a stage if there are too many: clients that send no
+    /// request, or no longer listen, keep nobody out.
     fn make_room(&mut self, stage: Stage) {
         while self.count(stage) > MAX_CONNECTIONS {
             let Some(oldest) = self.open.iter().position(|(_, other, _)| *other == stage) else {
@@ -154,7 +154,7 @@ impl Server {
         Ok(Self { listener, host, port, access })
     }
 
-    /// What to open in the browser.
+    /// The address to open in the browser.
     pub fn address(&self) -> String {
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
@@ -164,12 +164,12 @@ impl Server {
     /// Answers questions about the runs below `folder` until the process ends; `ready` is called
     /// when the first can be answered, with whether there are any runs.
     pub fn start(self, folder: &Path, ready: impl FnOnce(bool, &str)) -> Result<(), Error> {
-        let mut watched = Watched::new(folder);
-        watched.look();
-        ready(!watched.is_empty(), &self.address());
+        let mut catalog = RunCatalog::new(folder);
+        catalog.look();
+        ready(!catalog.is_empty(), &self.address());
         let shared = Arc::new(Shared {
             access: self.access,
-            watched: Mutex::new(watched),
+            catalog: Mutex::new(catalog),
             news: Mutex::new(1),
             changed: Condvar::new(),
             last_watched: Mutex::new(Instant::now()),
@@ -212,7 +212,7 @@ fn watch(shared: &Shared) {
     loop {
         read_unread(shared);
         if looked.elapsed() >= PERIOD && shared.is_watched() {
-            let has_changed = lock(&shared.watched).look();
+            let has_changed = lock(&shared.catalog).look();
             looked = Instant::now();
             if has_changed {
                 shared.tell();
@@ -220,7 +220,7 @@ fn watch(shared: &Shared) {
         }
         // Questions come first.
         let is_quiet = lock(&shared.last_asked).elapsed() > REST;
-        let is_reading = is_quiet && lock(&shared.watched).read_one_long().is_some();
+        let is_reading = is_quiet && lock(&shared.catalog).read_one_long().is_some();
         has_read |= is_reading;
         // What was a sketch has become exact.
         if has_read && (is_quiet && !is_reading || told.elapsed() > 5 * PERIOD) {
@@ -235,7 +235,7 @@ fn watch(shared: &Shared) {
 fn read_unread(shared: &Shared) {
     let mut read = 0;
     let mut next = FIRST_RUNS;
-    while lock(&shared.watched).read_some(PORTION).is_some() {
+    while lock(&shared.catalog).read_some(PORTION).is_some() {
         read += PORTION;
         if read >= next {
             next = 2 * read;
@@ -305,11 +305,11 @@ fn answer(shared: &Shared, request: &Request) -> Response {
     let was_watched = shared.is_watched();
     shared.note_watching();
     *lock(&shared.last_asked) = Instant::now();
-    let mut watched = lock(&shared.watched);
+    let mut catalog = lock(&shared.catalog);
     if !was_watched {
-        watched.look();
+        catalog.look();
     }
-    let answer = routes::answer(&watched, request);
+    let answer = routes::answer(&catalog, request);
     *lock(&shared.last_asked) = Instant::now();
     answer
 }
@@ -340,8 +340,8 @@ fn events(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the other end of a connection is open; one that is closed is noticed here, long before
-/// anything that is written to it comes back.
+/// Returns true if the other end of a connection is open. A closed one is noticed here long before
+/// a write to it fails.
 fn is_there(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(n) => n > 0,

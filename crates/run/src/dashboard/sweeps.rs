@@ -1,4 +1,5 @@
-//! A sweep as the page shows it: its trials with their values and results, and what mattered.
+//! View of a sweep on the page: its trials with their values and results, and the importance of
+//! parameters.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,15 +14,15 @@ use crate::sweep::{self, State, Status};
 /// One sweep.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SweepView {
-    /// Its folder below the one that is looked into.
+    /// Folder relative to the served one.
     pub(super) id: String,
     name: String,
     metric: String,
     goal: Mode,
-    /// How it stands, in a line.
+    /// Status in a line.
     words: String,
     parameters: Vec<ParameterView>,
-    importance: Vec<Share>,
+    importance: Vec<Importance>,
     trials: Vec<TrialView>,
 }
 
@@ -29,13 +30,13 @@ pub(super) struct SweepView {
 #[derive(Clone, Debug, Serialize)]
 struct ParameterView {
     key: String,
-    /// Whether it is drawn by magnitudes.
+    /// True for a logarithmic axis.
     log: bool,
 }
 
-/// How much of the trials' order a parameter alone explains, 0 to 1.
+/// Share of the trials' ranking that a parameter alone explains, 0 to 1.
 #[derive(Clone, Debug, Serialize)]
-struct Share {
+struct Importance {
     key: String,
     share: Option<f64>,
 }
@@ -44,7 +45,7 @@ struct Share {
 #[derive(Clone, Debug, Serialize)]
 struct TrialView {
     number: u32,
-    /// What the page calls its run by.
+    /// Id of its run on the page.
     run: String,
     state: State,
     values: BTreeMap<String, Value>,
@@ -82,19 +83,19 @@ impl SweepView {
 }
 
 impl SweepView {
-    /// The runs that it has given up.
+    /// Ids of the pruned trials' runs.
     pub(super) fn pruned(&self) -> impl Iterator<Item = String> {
         let pruned = self.trials.iter().filter(|trial| trial.state == State::Pruned);
         pruned.map(|trial| trial.run.clone())
     }
 }
 
-/// What stands before the names of runs inside `id`.
+/// Prefix of the ids of runs inside of `id`.
 fn prefix(id: &str) -> String {
     if id == "." { String::new() } else { format!("{id}/") }
 }
 
-/// What was searched, as the journal has it.
+/// The parameters of a journalled search.
 fn parameters(search: &Value) -> Vec<ParameterView> {
     let all = search.get("parameters").and_then(Value::as_array);
     let view = |parameter: &Value| {
@@ -104,11 +105,12 @@ fn parameters(search: &Value) -> Vec<ParameterView> {
     all.into_iter().flatten().filter_map(view).collect()
 }
 
-/// As the sweep itself has written it down after its last trial.
-fn importance(folder: &Path) -> Vec<Share> {
+/// Reads the importance that the sweep wrote after its last trial.
+fn importance(folder: &Path) -> Vec<Importance> {
     let bytes = files::read(&folder.join(sweep::JSON)).unwrap_or_default();
     let results: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let shares = results.get("importance").and_then(Value::as_object);
-    let share = |(key, share): (&String, &Value)| Share { key: key.clone(), share: share.as_f64() };
+    let share =
+        |(key, share): (&String, &Value)| Importance { key: key.clone(), share: share.as_f64() };
     shares.into_iter().flatten().map(share).collect()
 }

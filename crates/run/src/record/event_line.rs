@@ -209,8 +209,8 @@ fn evaluation(evaluated: &Evaluated, context: &Context) -> String {
     format!("{line}  ({samples} samples)")
 }
 
-/// `test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)`, for a forecast with the errors
-/// of naive ones.
+/// `test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)`, for a forecast with the
+/// errors of naive ones.
 fn test_line(tested: &Evaluated) -> String {
     let Evaluated { step, metrics, samples, .. } = tested;
     let (naive, own): (BTreeMap<_, _>, BTreeMap<_, _>) =

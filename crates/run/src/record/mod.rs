@@ -10,8 +10,8 @@
 //!            └─▶ training_history.json   the same by columns, some seconds later
 //! ```
 //!
-//! Growing files are written as events come, and synced before a checkpoint is complete and at the end
-//! of the run. A resume cuts from them the steps that it repeats.
+//! Growing files are written as events come, and synced before a checkpoint is complete and at the
+//! end of the run. A resume cuts from them the steps that it repeats.
 //!
 //! The [`Recorder`] lives in the process of rank 0. The other ranks have a [`RankLog`] each.
 //!
@@ -304,8 +304,8 @@ impl Recorder {
         warnings.into_iter().try_for_each(|message| self.write(&Event::Warned { message }))
     }
 
-    /// Passes the last event to the sinks on threads of their own, gives them time for their queues,
-    /// and warns of events that they lost.
+    /// Passes the last event to the sinks on threads of their own, gives them time for their
+    /// queues, and warns of events that they lost.
     fn finish_sinks(&mut self, last: Option<&Arc<Stamped>>) -> Result<(), Error> {
         self.best_effort().for_each(|sink| sink.close(last));
         let deadline = Instant::now() + TIME_AT_THE_END;
@@ -382,8 +382,8 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Finishes the sinks of a start that ends without its last event: the run goes on elsewhere, or
-    /// has failed.
+    /// Finishes the sinks of a start that ends without its last event: the run goes on elsewhere,
+    /// or has failed.
     fn drop(&mut self) {
         drop(self.finish_sinks(None));
     }
@@ -401,7 +401,8 @@ fn epochs_until(path: &Path, step: u64) -> Result<Vec<EpochDone>, Error> {
     Ok(epochs)
 }
 
-/// `rank-N.log`: what one rank logs, each line with its time. Only rank 0 also writes to the terminal.
+/// `rank-N.log`: what one rank logs, each line with its time. Only rank 0 also writes to the
+/// terminal.
 #[derive(Debug)]
 pub struct RankLog(Lines);
 

@@ -1,7 +1,7 @@
-//! Files of a run's results. `epochs.jsonl`: one line per finished epoch, appended when the epoch ends;
-//! after a resume, the lines of the repeated epochs are cut, so that the file ends as that of an
-//! undisturbed run. `training_history.json`: the same by columns, made from it. `test_metrics.json`: the
-//! result of the test and the checkpoint that it was made with.
+//! Files of a run's results. `epochs.jsonl`: one line per finished epoch, appended when the epoch
+//! ends; after a resume, the lines of the repeated epochs are cut, so that the file ends as that of
+//! an undisturbed run. `training_history.json`: the same by columns, made from it.
+//! `test_metrics.json`: the result of the test and the checkpoint that it was made with.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -66,8 +66,8 @@ fn encode_epoch(epoch: &EpochDone) -> Result<String, Error> {
     serde_json::to_string(&object).map_err(failed)
 }
 
-/// Name of the history in the run's folder: [`History`] in the shape, order and indentation of Python's
-/// `json.dump(history, file, indent=4)`, which plotting scripts read.
+/// Name of the history in the run's folder: [`History`] in the shape, order and indentation of
+/// Python's `json.dump(history, file, indent=4)`, which plotting scripts read.
 pub const HISTORY: &str = "training_history.json";
 
 /// Reads the history of a run.
@@ -186,8 +186,8 @@ fn encode_history(history: &History) -> Result<Vec<u8>, serde_json::Error> {
     Ok(bytes)
 }
 
-/// Name of the test's result in the run's folder. A run that is resumed after its end does not test the
-/// same weights again.
+/// Name of the test's result in the run's folder. A run that is resumed after its end does not test
+/// the same weights again.
 pub const TEST_METRICS: &str = "test_metrics.json";
 
 /// Version of `test_metrics.json`.

@@ -41,8 +41,8 @@ pub trait Sink: Debug + Send + Sync {
 /// Delivery of events to a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Every event, before the run goes on; an error ends the run. For files of the run's folder that
-    /// must be as complete as a checkpoint.
+    /// Every event, before the run goes on; an error ends the run. For files of the run's folder
+    /// that must be as complete as a checkpoint.
     Lossless,
     /// From a queue, on a thread of the sink's own: no step waits. If the queue is full, events are
     /// dropped with a warning. A sink that fails or panics is given up with a warning. For outputs
@@ -79,13 +79,15 @@ pub struct SinkStart {
     pub metrics: Vec<String>,
 }
 
-/// An open sink. With [`Delivery::BestEffort`] it lives on its own thread, where it may take any time.
+/// An open sink. With [`Delivery::BestEffort`] it lives on its own thread, where it may take any
+/// time.
 pub trait OpenSink: Send {
     /// Receives an event.
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error>;
 
-    /// The file that grows with every event, if there is one. It must be on disk before a checkpoint
-    /// is, since a resumed run does not repeat the events up to it. Used with lossless delivery only.
+    /// The file that grows with every event, if there is one. It must be on disk before a
+    /// checkpoint is, since a resumed run does not repeat the events up to it. Used with lossless
+    /// delivery only.
     fn file(&self) -> Option<&Path> {
         None
     }

@@ -1,5 +1,6 @@
-//! Text for a person, on stderr. A pipe without a reader, or a terminal that is held (Ctrl-S) or gone,
-//! must not hold up the training: text that cannot be written now is dropped. The logs have it.
+//! Text for a person, on stderr. A pipe without a reader, or a terminal that is held (Ctrl-S) or
+//! gone, must not hold up the training: text that cannot be written now is dropped. The logs have
+//! it.
 //!
 //! Drawing a bar leaves the cursor at its first line, and the next write clears the screen from
 //! there down. So no part of a bar stays on the screen, even if another process drew it, `^C` was
@@ -46,8 +47,8 @@ pub(crate) fn erase_bars() {
     offer(ERASE.as_bytes());
 }
 
-/// Returns true if stderr can be written now. Waits a moment for room, but not again until a write has
-/// succeeded.
+/// Returns true if stderr can be written now. Waits a moment for room, but not again until a write
+/// has succeeded.
 pub fn takes_words() -> bool {
     let takes = is_ready(patience());
     if !takes {
@@ -94,8 +95,8 @@ fn own() -> Option<&'static OwnedFd> {
     OWN.get_or_init(open).as_ref()
 }
 
-/// Writes to a descriptor that does not block. Returns true if all bytes were written: a terminal may
-/// report room and then take only a part.
+/// Writes to a descriptor that does not block. Returns true if all bytes were written: a terminal
+/// may report room and then take only a part.
 fn offer_to(own: &OwnedFd, bytes: &[u8], until: Instant) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -205,8 +206,8 @@ impl TermLike for Canvas {
     }
 }
 
-/// Returns the bytes that erase the last frame, draw these rows, cut at `width`, and move the cursor
-/// back to the first row.
+/// Returns the bytes that erase the last frame, draw these rows, cut at `width`, and move the
+/// cursor back to the first row.
 fn drawn(rows: &[String], width: usize) -> String {
     let cut: Vec<_> = rows.iter().map(|row| truncate_str(row, width, "")).collect();
     let back = match rows.len() {

@@ -68,7 +68,8 @@ pub fn to_stdout(text: &str) -> io::Result<()> {
 /// Lines of JSON from a run that goes on: a slow reader does not hold up the training, and gets
 /// every line.
 pub struct JsonStream {
-    /// `None` while this is dropped, which waits until everything is read or a signal asks to leave.
+    /// `None` while this is dropped, which waits until everything is read or a signal asks to
+    /// leave.
     lines: Option<Sender<String>>,
     writer: JoinHandle<()>,
 }

@@ -1,5 +1,5 @@
-//! The last lines of a run: why it ended, its best result, where its time went, and the paths of its
-//! files. Pure.
+//! The last lines of a run: why it ended, its best result, where its time went, and the paths of
+//! its files. Pure.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Picture of a confusion matrix, `confusion_val.png` and `confusion_val.svg`: a row per true class, a
-//! column per predicted one, darker the larger its share of the true class.
+//! Picture of a confusion matrix, `confusion_val.png` and `confusion_val.svg`: a row per true
+//! class, a column per predicted one, darker the larger its share of the true class.
 
 use std::path::Path;
 

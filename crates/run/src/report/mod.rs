@@ -68,8 +68,8 @@ impl Records {
     }
 }
 
-/// Reads the records of the run in `folder`. Missing files, as of a run that failed at its start, give
-/// empty records.
+/// Reads the records of the run in `folder`. Missing files, as of a run that failed at its start,
+/// give empty records.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_events)?)
 }
@@ -103,8 +103,8 @@ pub struct Report {
 }
 
 /// Redraws the curves of the run in `folder`, updates `training_history.json`, which a killed run
-/// leaves some seconds old, and returns the story and the table as text. `plan` names the metric that
-/// ranks checkpoints.
+/// leaves some seconds old, and returns the story and the table as text. `plan` names the metric
+/// that ranks checkpoints.
 pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
     // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
@@ -118,8 +118,8 @@ pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     Ok(Report { text: parts.join("\n"), unwritten: drawn.and(settled).err() })
 }
 
-/// Draws the curves of a run into its `folder`, titled with its name and id. A run without a finished
-/// epoch or step has none.
+/// Draws the curves of a run into its `folder`, titled with its name and id. A run without a
+/// finished epoch or step has none.
 pub fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(), Error> {
     let progress = records.progress();
     if progress.is_empty() {

@@ -121,8 +121,8 @@ fn launcher_failure(folder: &Path) -> Option<(String, u64)> {
     Some((lines.join("\n"), finished_steps(failure.step, failure.phase)))
 }
 
-/// Like [`launcher_failure`], from the report of a rank that no launcher of ours watched. It does not
-/// count once the run was started again.
+/// Like [`launcher_failure`], from the report of a rank that no launcher of ours watched. It does
+/// not count once the run was started again.
 fn rank_failure(folder: &Path, events: &[Stamped]) -> Option<(String, u64)> {
     let is_turn = |event: &Event| matches!(event, Event::Started(_) | Event::Finished(_));
     let turn = events.iter().rev().find(|stamped| is_turn(&stamped.event));

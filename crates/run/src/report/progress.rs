@@ -1,5 +1,5 @@
-//! The numbers of the table and the curves: one row per epoch, or one per step for a run with too few
-//! epochs for a curve. Pure.
+//! The numbers of the table and the curves: one row per epoch, or one per step for a run with too
+//! few epochs for a curve. Pure.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub enum Unit {
     Step,
 }
 
-/// Numbers of one epoch or step; those not measured or not finite are absent. Accuracies are shares,
-/// 0 to 1.
+/// Numbers of one epoch or step; those not measured or not finite are absent. Accuracies are
+/// shares, 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     /// Number of the epoch or step, from 1.
@@ -76,8 +76,8 @@ impl Progress {
         }
     }
 
-    /// The epoch or step with the best value of the metric that ranks checkpoints; among equals the one
-    /// with the smallest loss, then the first. `None` if it was never measured.
+    /// The epoch or step with the best value of the metric that ranks checkpoints; among equals the
+    /// one with the smallest loss, then the first. `None` if it was never measured.
     pub fn best(&self, plan: &CheckpointPlan) -> Option<u64> {
         // The loss of a single step ranks nothing.
         let is_known = self.unit == Unit::Epoch || plan.monitor.starts_with("val/");

@@ -1,5 +1,5 @@
-//! Checkpoints by a word of the command line or `model.pretrained`: a run and one of its checkpoints, a
-//! checkpoint, or a folder of checkpoints. All commands use this.
+//! Checkpoints by a word of the command line or `model.pretrained`: a run and one of its
+//! checkpoints, a checkpoint, or a folder of checkpoints. All commands use this.
 //!
 //! ```text
 //! quickstart, run:quickstart, logs/quickstart/ID, ID           the best checkpoint, or the newest
@@ -31,30 +31,30 @@ const LEVELS: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointRef<'a> {
     /// A run, by its folder, its name or its id.
-    Run(&'a str, Which),
+    Run(&'a str, CheckpointChoice),
     /// A checkpoint, with links resolved.
     Checkpoint(PathBuf),
     /// A folder of checkpoints, with links resolved.
-    Folder(PathBuf, Which),
+    Folder(PathBuf, CheckpointChoice),
 }
 
 impl<'a> CheckpointRef<'a> {
     /// Decides whether `word` names a run, a checkpoint or a folder of checkpoints.
     pub fn parse(word: &'a str) -> Self {
         if let Some(word) = word.strip_prefix(RUN) {
-            let (run, which) = split(word);
-            return Self::Run(run, which);
+            let (run, choice) = split(word);
+            return Self::Run(run, choice);
         }
         if is_checkpoint(Path::new(word)) {
             return Self::Checkpoint(real(Path::new(word)));
         }
-        let (run, which) = split(word);
+        let (run, choice) = split(word);
         let path = Path::new(run);
         let holds_checkpoints = || checkpoint::all(path).is_ok_and(|all| !all.is_empty());
         if path.is_dir() && !is_run(path) && holds_checkpoints() {
-            return Self::Folder(real(path), which);
+            return Self::Folder(real(path), choice);
         }
-        Self::Run(run, which)
+        Self::Run(run, choice)
     }
 }
 
@@ -63,15 +63,15 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Splits a word into the run and the choice of its checkpoint.
-pub fn split(word: &str) -> (&str, Which) {
+pub fn split(word: &str) -> (&str, CheckpointChoice) {
     let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
-        return (word, Which::Any);
+        return (word, CheckpointChoice::Any);
     };
-    let step = || last.strip_prefix("step-")?.parse().ok().map(Which::Step);
+    let step = || last.strip_prefix("step-")?.parse().ok().map(CheckpointChoice::Step);
     match last {
-        "best" => (run, Which::Best),
-        "latest" => (run, Which::Newest),
-        _ => step().map_or((word, Which::Any), |step| (run, step)),
+        "best" => (run, CheckpointChoice::Best),
+        "latest" => (run, CheckpointChoice::Newest),
+        _ => step().map_or((word, CheckpointChoice::Any), |step| (run, step)),
     }
 }
 
@@ -83,7 +83,7 @@ pub fn nearest(word: &str, names: &[String]) -> Option<String> {
     };
     let exact = names.iter().any(|name| name == run).then_some(run);
     let checkpoint = match split(word).1 {
-        Which::Any => closest(last, ["best", "latest"]),
+        CheckpointChoice::Any => closest(last, ["best", "latest"]),
         _ => Some(last),
     };
     match (exact.or_else(|| near(run)), checkpoint) {
@@ -138,7 +138,7 @@ pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
 
 /// Choice of a checkpoint of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum CheckpointChoice {
     /// The best; the newest where no best one is kept.
     Any,
     Best,
@@ -146,28 +146,35 @@ pub enum Which {
     Step(u64),
 }
 
-impl Which {
-    /// [`Which::Newest`] if `newest` is set and the word names no checkpoint.
+impl CheckpointChoice {
+    /// [`CheckpointChoice::Newest`] if `newest` is set and the word names no checkpoint.
     pub(crate) fn or_newest(self, newest: bool) -> Self {
         if newest && self == Self::Any { Self::Newest } else { self }
     }
 }
 
-/// Opens a checkpoint of a folder. The best one is decided by `plan`, or without it by the link `best`.
-pub fn open(folder: &Path, plan: Option<&CheckpointPlan>, which: Which) -> Result<Opened, Error> {
+/// Opens a checkpoint of a folder. The best one is decided by `plan`, or without it by the link
+/// `best`.
+pub fn open(
+    folder: &Path,
+    plan: Option<&CheckpointPlan>,
+    choice: CheckpointChoice,
+) -> Result<Opened, Error> {
     let linked = || {
         let link = folder.join("best");
         link.is_dir().then(|| checkpoint::open(&link)).transpose()
     };
     let best = || plan.map_or_else(linked, |plan| checkpoint::best(folder, plan));
-    Ok(match which {
-        Which::Newest => checkpoint::newest(folder)?,
-        Which::Step(step) => of_step(folder, step)?,
-        Which::Any => match plan {
+    Ok(match choice {
+        CheckpointChoice::Newest => checkpoint::newest(folder)?,
+        CheckpointChoice::Step(step) => of_step(folder, step)?,
+        CheckpointChoice::Any => match plan {
             Some(plan) => checkpoint::best_or_newest(folder, plan)?,
             None => linked()?.map_or_else(|| checkpoint::newest(folder), Ok)?,
         },
-        Which::Best => best()?.ok_or_else(|| Error::NoBest { folder: folder.to_owned() })?,
+        CheckpointChoice::Best => {
+            best()?.ok_or_else(|| Error::NoBest { folder: folder.to_owned() })?
+        }
     })
 }
 
@@ -187,12 +194,12 @@ pub struct ChosenCheckpoint {
     run: Option<StoredRun>,
 }
 
-/// Opens the checkpoint that `word` names ([`CheckpointRef::parse`]); without a word, a checkpoint of
-/// the newest run that has any, which is named on stderr.
+/// Opens the checkpoint that `word` names ([`CheckpointRef::parse`]); without a word, a checkpoint
+/// of the newest run that has any, which is named on stderr.
 ///
 /// For a run, this is its best checkpoint, or its newest if `newest` is set or no best one is kept.
-/// If the newest one is damaged, this warns and opens the newest intact one; with `strict`, it fails
-/// instead. Changes to the folder that the run's paths are relative to.
+/// If the newest one is damaged, this warns and opens the newest intact one; with `strict`, it
+/// fails instead. Changes to the folder that the run's paths are relative to.
 pub fn choose_checkpoint(
     word: Option<&str>,
     newest: bool,
@@ -224,24 +231,24 @@ pub fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), ErrorPage> {
 
 fn open_named(word: Option<&str>, newest: bool) -> Result<ChosenCheckpoint, ErrorPage> {
     let unusable = ErrorPage::from;
-    match word.map_or(CheckpointRef::Run("", Which::Any), CheckpointRef::parse) {
-        CheckpointRef::Run(name, which) => {
+    match word.map_or(CheckpointRef::Run("", CheckpointChoice::Any), CheckpointRef::parse) {
+        CheckpointRef::Run(name, choice) => {
             let folder = best_run_that(word.map(|_| name), &has_checkpoint)?;
             let run = enter_found(&folder)?;
             if word.is_none() {
                 to_stderr(&format!("run {} of `{}`", run.run.id, run.run.logs.display()));
             }
-            let opened = run.checkpoint(which.or_newest(newest)).map_err(unusable)?;
+            let opened = run.checkpoint(choice.or_newest(newest)).map_err(unusable)?;
             Ok(ChosenCheckpoint { opened, run: Some(run) })
         }
         CheckpointRef::Checkpoint(path) => {
             let opened = checkpoint::open(&path).map_err(|error| unusable(error.into()))?;
             Ok(ChosenCheckpoint { opened, run: path.parent().and_then(entered).transpose()? })
         }
-        CheckpointRef::Folder(path, which) => {
+        CheckpointRef::Folder(path, choice) => {
             let run = entered(&path).transpose()?;
             let plan = run.as_ref().map(|run| &run.plan.checkpoint);
-            let opened = open(&path, plan, which.or_newest(newest)).map_err(unusable)?;
+            let opened = open(&path, plan, choice.or_newest(newest)).map_err(unusable)?;
             Ok(ChosenCheckpoint { opened, run })
         }
     }
@@ -312,20 +319,20 @@ mod tests {
 
     #[test]
     fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
-        let check = |word, run, which| {
-            assert_eq!(split(word), (run, which), "{word}");
+        let check = |word, run, choice| {
+            assert_eq!(split(word), (run, choice), "{word}");
             let named = format!("{RUN}{word}");
-            assert_eq!(CheckpointRef::parse(&named), CheckpointRef::Run(run, which), "{word}");
+            assert_eq!(CheckpointRef::parse(&named), CheckpointRef::Run(run, choice), "{word}");
         };
-        check("quickstart", "quickstart", Which::Any);
-        check("quickstart/best", "quickstart", Which::Best);
-        check("quickstart/best/", "quickstart", Which::Best);
+        check("quickstart", "quickstart", CheckpointChoice::Any);
+        check("quickstart/best", "quickstart", CheckpointChoice::Best);
+        check("quickstart/best/", "quickstart", CheckpointChoice::Best);
         check(
             "quickstart/20261123-020701-3fa2/latest",
             "quickstart/20261123-020701-3fa2",
-            Which::Newest,
+            CheckpointChoice::Newest,
         );
-        check("a/step-00000300", "a", Which::Step(300));
-        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", Which::Any);
+        check("a/step-00000300", "a", CheckpointChoice::Step(300));
+        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", CheckpointChoice::Any);
     }
 }

@@ -23,8 +23,8 @@ pub fn config(folder: &Path) -> Result<Table, Error> {
     Ok(table)
 }
 
-/// All values by dotted keys: `optimizer.lr`, `data.transforms.train[0].size`. A list of plain values
-/// is one value; empty lists are left out.
+/// All values by dotted keys: `optimizer.lr`, `data.transforms.train[0].size`. A list of plain
+/// values is one value; empty lists are left out.
 pub fn leaves(config: &Table) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     collect(&mut Vec::new(), &Value::Table(config.clone()), &mut found);

@@ -22,8 +22,8 @@ pub struct Found {
     pub sweeps: Vec<PathBuf>,
 }
 
-/// Finds runs and sweeps in `folder`, which may be one itself. Links are not followed, and unreadable
-/// folders count as empty.
+/// Finds runs and sweeps in `folder`, which may be one itself. Links are not followed, and
+/// unreadable folders count as empty.
 pub fn find(folder: &Path) -> Found {
     let mut found = Found::default();
     if is_sweep(folder) {
@@ -42,8 +42,8 @@ pub fn trials(folder: &Path) -> Vec<PathBuf> {
     runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
 }
 
-/// Runs other than trials in the folder of a sweep: an earlier ddprun let an experiment have the name
-/// of a sweep.
+/// Runs other than trials in the folder of a sweep: an earlier ddprun let an experiment have the
+/// name of a sweep.
 pub fn other_runs(folder: &Path) -> Vec<PathBuf> {
     runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
 }

@@ -1,5 +1,5 @@
-//! Runs as their folders show them: description, state and metrics, also of a run that is still running
-//! or was killed.
+//! Runs as their folders show them: description, state and metrics, also of a run that is still
+//! running or was killed.
 //!
 //! ```text
 //! folder ──find──▶ folders of runs ──summary──▶ Summary         name, state, best, duration, tags

@@ -38,8 +38,8 @@ pub fn best_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
     best_run_that(word, &|_| true)
 }
 
-/// Like [`best_run`], but where the newest of several runs is meant, takes the newest `preferred` one,
-/// if any.
+/// Like [`best_run`], but where the newest of several runs is meant, takes the newest `preferred`
+/// one, if any.
 pub(crate) fn best_run_that(
     word: Option<&str>,
     preferred: &dyn Fn(&Path) -> bool,
@@ -100,8 +100,9 @@ fn best_of(word: &str) -> Result<(PathBuf, String), ErrorPage> {
     Ok((run, said))
 }
 
-/// Finds the log folder of a run by its path, its experiment's name (the newest run), or the beginning
-/// of its id, each with or without `run:`; without a word, that of the newest run below `logs/`.
+/// Finds the log folder of a run by its path, its experiment's name (the newest run), or the
+/// beginning of its id, each with or without `run:`; without a word, that of the newest run below
+/// `logs/`.
 pub fn named_run(word: Option<&str>) -> Result<PathBuf, ErrorPage> {
     run_that(word, &|_| true)
 }
@@ -197,15 +198,15 @@ pub fn nearest_run(word: &str) -> Option<String> {
     nearest(word, &all)
 }
 
-/// Finds the log folder of a run by its path, its id (`<time>-<id>` or an unambiguous beginning of it),
-/// `<name>/<id>`, or the name or folder of its experiment, which means the newest run; without a word,
-/// that of the newest run under `logs`.
+/// Finds the log folder of a run by its path, its id (`<time>-<id>` or an unambiguous beginning of
+/// it), `<name>/<id>`, or the name or folder of its experiment, which means the newest run; without
+/// a word, that of the newest run under `logs`.
 pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     find_run_that(logs, run, &|_| true)
 }
 
-/// Like [`find_run`], but where the newest of several runs is meant, takes the newest `preferred` one,
-/// if any.
+/// Like [`find_run`], but where the newest of several runs is meant, takes the newest `preferred`
+/// one, if any.
 pub fn find_run_that(
     logs: &Path,
     run: Option<&str>,

@@ -36,7 +36,8 @@ pub struct Scalars {
 }
 
 impl Scalars {
-    /// Reads the numbers of the run in `folder`; those of its epochs alone if it has recorded no events.
+    /// Reads the numbers of the run in `folder`; those of its epochs alone if it has recorded no
+    /// events.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         if !folder.join(EVENTS).exists() {
             return of_epochs(folder);

@@ -1,4 +1,5 @@
-//! `run.json`: a run as it was stored, the folder that its paths are relative to, and its checkpoints.
+//! `run.json`: a run as it was stored, the folder that its paths are relative to, and its
+//! checkpoints.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::model::Lora;
 use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
 use crate::runs::Error;
-use crate::runs::checkpoint_ref::{Which, open, run_of};
+use crate::runs::checkpoint_ref::{CheckpointChoice, open, run_of};
 use crate::runs::run_ref::LOGS;
 
 /// `run.json`: the folders and the plan of a run.
@@ -67,8 +68,8 @@ impl StoredRun {
         Ok(Self::read(folder)?.with_own_folders(folder))
     }
 
-    /// Reads the run in `folder`. The second is the folder that its paths are relative to, unless it
-    /// is the current one.
+    /// Reads the run in `folder`. The second is the folder that its paths are relative to, unless
+    /// it is the current one.
     pub(super) fn rooted(folder: &Path) -> Result<(Self, Option<PathBuf>), Error> {
         Ok(Self::read(folder)?.with_root(folder))
     }
@@ -104,14 +105,14 @@ impl StoredRun {
     }
 
     /// Opens one of its checkpoints.
-    pub fn checkpoint(&self, which: Which) -> Result<Opened, Error> {
-        open(&self.run.checkpoints, Some(&self.plan.checkpoint), which)
+    pub fn checkpoint(&self, choice: CheckpointChoice) -> Result<Opened, Error> {
+        open(&self.run.checkpoints, Some(&self.plan.checkpoint), choice)
     }
 }
 
-/// The folder that the paths of the run in `folder` are relative to, and its log folder from there. A
-/// project that was moved or copied as a whole is found by the end of the folder's path; a log folder
-/// that stands alone belongs to the folder in which the run was started.
+/// The folder that the paths of the run in `folder` are relative to, and its log folder from there.
+/// A project that was moved or copied as a whole is found by the end of the folder's path; a log
+/// folder that stands alone belongs to the folder in which the run was started.
 fn root_of(folder: &Path, stored: &StoredRun, here: &Path) -> (PathBuf, PathBuf) {
     let StoredRun { run, started_in, .. } = stored;
     let is_unmoved =
@@ -152,8 +153,8 @@ pub fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Error> {
     Ok(folder.canonicalize().ok().filter(|_| is_own))
 }
 
-/// The run that owns `checkpoints`, if it is not the one in `logs` (an absolute path), which is then a
-/// copy of its logs.
+/// The run that owns `checkpoints`, if it is not the one in `logs` (an absolute path), which is
+/// then a copy of its logs.
 pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
     let owner = run_of(checkpoints, Path::new(LOGS));
     // One folder may be seen at two places.

@@ -255,8 +255,8 @@ fn seconds(records: &Records, state: State) -> f64 {
     found.unwrap_or_else(|| records.epochs.iter().fold(0.0, |sum, epoch| sum + epoch.seconds))
 }
 
-/// The part of `run.json` that all versions of ddprun have written in the same form; what a start has
-/// not yet written, or an old version did not know, is absent.
+/// The part of `run.json` that all versions of ddprun have written in the same form; what a start
+/// has not yet written, or an old version did not know, is absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Description {
     name: Option<String>,

@@ -61,8 +61,8 @@ pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
     })
 }
 
-/// Reads the runs in the folder of a sweep: trials, each from the journal and its own files, and runs of
-/// an experiment with the same name.
+/// Reads the runs in the folder of a sweep: trials, each from the journal and its own files, and
+/// runs of an experiment with the same name.
 pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Error>)> {
     let story = sweep::read(folder).ok().flatten();
     let known = story.as_ref().map_or(&[][..], |story| &story.trials);

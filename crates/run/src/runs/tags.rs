@@ -65,7 +65,8 @@ pub fn tags(folder: &Path, config: Option<&Table>) -> Result<Vec<String>, Error>
     Ok(kept.chain(added).collect::<BTreeSet<String>>().into_iter().collect())
 }
 
-/// Changes the tags of the run in `folder` and returns the new ones. Nothing else of the run is touched.
+/// Changes the tags of the run in `folder` and returns the new ones. Nothing else of the run is
+/// touched.
 ///
 /// # Errors
 ///

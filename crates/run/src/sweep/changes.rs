@@ -1,4 +1,4 @@
-//! How a search differs from an earlier one, as a file would say it.
+//! Differences between two searches, in the notation of TOML files.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::config::sweep::{change_of, in_toml};
 
-/// `key`: what it was and what it is.
+/// A line with the old and the new value of `key`.
 pub(super) fn line(key: &str, old: Option<String>, new: Option<String>) -> String {
     let shown = |value: Option<String>| value.unwrap_or_else(|| "absent".to_owned());
     format!("`{key}`: {} -> {}", shown(old), shown(new))
 }
 
-/// The same for a key of `[sweep]`, whose values are those of the journal: of parameters a line for
-/// each that has changed.
+/// The same for a key of `[sweep]`, whose values are those of the journal; for parameters, a line
+/// for each that has changed.
 pub(super) fn of_search(key: &str, old: Option<&Value>, new: Option<&Value>) -> Vec<String> {
     match key {
         "parameters" => of_parameters(old, new),
@@ -46,14 +46,14 @@ fn key_of(entry: &Value) -> Option<&str> {
     entry.get("key").and_then(Value::as_str)
 }
 
-/// What `key` may be by all of its entries; `None` if it has none.
+/// The domains of all entries of `key`; `None` if it has none.
 fn domains(entries: &[&Value], key: &str) -> Option<String> {
     let own = entries.iter().filter(|entry| key_of(entry) == Some(key));
     let all: Vec<String> = own.map(|entry| domain(entry)).collect();
     (!all.is_empty()).then(|| all.join(" and "))
 }
 
-/// A list of values stands for itself.
+/// A domain in TOML; a list of values without its table.
 fn domain(entry: &Value) -> String {
     let mut table = entry.as_object().cloned().unwrap_or_default();
     table.remove("key");

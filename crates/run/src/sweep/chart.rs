@@ -1,5 +1,5 @@
-//! Frames to draw in: places on two scales -> pixels, with ticks, a grid and words. Draws on any
-//! backend at any scale.
+//! Charts: two scales with ticks, a grid and labels, marks and legends. Draws on any backend at any
+//! scale.
 
 use std::f64::consts::LN_10;
 
@@ -19,7 +19,7 @@ const MAX_WORDS: usize = 20;
 /// Most characters of a word; more would reach the axis before, or the edge.
 const MAX_CHARACTERS: usize = 15;
 
-/// One axis: what it spans, its ticks and their words.
+/// Range, ticks and labels of an axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Scale {
     pub(crate) low: f64,
@@ -81,7 +81,7 @@ impl Scale {
         Self { low: axis.range.start, high: axis.range.end, ticks }
     }
 
-    /// On which side of the scale a value lies that it does not span.
+    /// The side on which a value lies outside of the scale.
     pub(crate) fn side_of(&self, value: f64) -> Option<Side> {
         if value > self.high {
             Some(Side::High)
@@ -130,13 +130,13 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Where a place is, in logical pixels.
+    /// Logical pixels of a point.
     pub(crate) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let right = self.left + self.width * self.x.share(x);
         (right, self.top + self.height * (1.0 - self.y.share(y)))
     }
 
-    /// A dot, or at the border the mark of a value that is beyond the upright scale.
+    /// Draws a dot, or for a value beyond the vertical scale a mark at the border.
     pub(crate) fn dot<DB: DrawingBackend>(
         &self,
         area: &Area<DB>,
@@ -151,7 +151,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Grid, ticks and the words below and above.
+    /// Draws grid, ticks, title and the label of the horizontal axis.
     pub(crate) fn draw<DB: DrawingBackend>(
         &self,
         area: &Area<DB>,
@@ -205,7 +205,7 @@ pub(crate) fn dot<DB: DrawingBackend>(
     area.draw(&Circle::new((canvas.px(x), canvas.px(y)), canvas.px(radius), color.filled()))
 }
 
-/// A triangle that points at what lies beyond an upright scale.
+/// Draws a triangle that points to a value beyond a vertical scale.
 pub(crate) fn beyond<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
@@ -219,12 +219,12 @@ pub(crate) fn beyond<DB: DrawingBackend>(
     area.draw(&Polygon::new(corners.map(|(x, y)| (canvas.px(x), canvas.px(y))), color.filled()))
 }
 
-/// How small words look that end at their place.
+/// Style of small labels, which end at their position.
 pub(crate) fn small() -> Lettering {
     Lettering::up_to(13.0, FAINT_INK)
 }
 
-/// Paper for small words that end at a place: the lines that pass there are faint behind them.
+/// Draws a translucent background for a small label: lines that pass behind it are faint.
 pub(crate) fn veil<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
@@ -241,14 +241,14 @@ pub(crate) fn veil<DB: DrawingBackend>(
     area.draw(&Rectangle::new(corners, WHITE.mix(0.75).filled()))
 }
 
-/// What a colour of a picture means.
+/// An entry of a legend.
 pub(crate) struct Entry {
     label: String,
     color: RGBColor,
     mark: Mark,
 }
 
-/// How a legend shows a colour: as the picture does.
+/// Mark of a legend's entry, as in the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Dot,
@@ -265,12 +265,12 @@ impl Entry {
         Self { label: label.into(), color, mark: Mark::Line }
     }
 
-    /// Of triangles at the border.
+    /// An entry for triangles at the border.
     pub(crate) fn beyond(label: impl Into<String>, color: RGBColor, side: Side) -> Self {
         Self { label: label.into(), color, mark: Mark::Beyond(side) }
     }
 
-    /// Draws the mark at a place; the width of it.
+    /// Draws the mark at a position. Returns its width.
     fn draw_mark<DB: DrawingBackend>(
         &self,
         area: &Area<DB>,
@@ -294,7 +294,7 @@ impl Entry {
     }
 }
 
-/// What the colours mean, in a row that begins at a place.
+/// Draws a legend in a row from a position.
 pub(crate) fn legend<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,

@@ -1,4 +1,4 @@
-//! What the tests of this room search for.
+//! Sweeps for the tests of this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -64,8 +64,8 @@ pub(crate) fn of_batch(steps: u64, mut trial: Trial) -> Trial {
     trial
 }
 
-/// A folder, and what is searched in it.
-pub(crate) struct Lab {
+/// A sweep in a temporary folder.
+pub(crate) struct SweepFixture {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) sweep: Sweep,
     pub(crate) base: Loaded,
@@ -73,7 +73,7 @@ pub(crate) struct Lab {
     pub(crate) pruners: Pruners,
 }
 
-impl Lab {
+impl SweepFixture {
     pub(crate) fn new(method: &str, trials: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(

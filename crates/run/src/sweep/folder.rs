@@ -1,7 +1,7 @@
-//! The folder of a sweep: it holds no other runs, as what is done to the sweep would be done to those
-//! runs too; and what trials leave behind there without need is removed: checkpoints of pruned ones,
-//! and what a kill left half-made. What cannot be removed now does no harm, and is looked at again
-//! when the sweep continues.
+//! The folder of a sweep: it holds no other runs, as what is done to the sweep would be done to
+//! those runs too; and what trials leave behind there without need is removed: checkpoints of
+//! pruned ones, and what a kill left half-made. What cannot be removed now does no harm, and is
+//! looked at again when the sweep continues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::sweep::journal::NAME;
 use crate::sweep::request::Order;
 use crate::sweep::trial::{self, State, Trial, is_trial};
 
-/// Whether the folder is that of a sweep, or of a learning-rate range test, which has no journal.
+/// Returns true for the folder of a sweep or of a learning-rate range test, which has no journal.
 pub fn is_of_sweep(folder: &Path) -> bool {
     folder.join(NAME).is_file() || record::is_run(&folder.join(trial::id(1)))
 }
 
-/// Refuses a folder for a sweep that begins if it holds runs that are no trials.
+/// Refuses a folder for a new sweep if it holds runs other than trials.
 pub fn refuse_runs(folder: &Path) -> Result<(), Error> {
     if folder.join(NAME).is_file() {
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
     Ok(lock)
 }
 
-/// Removes what the trials of an interrupted sweep have left, before any of them runs.
+/// Removes leftovers of an interrupted sweep's trials before any of them runs.
 pub(super) fn clear(order: &Order<'_>, trials: &[Trial]) {
     clear_folder(&order.base.experiment.checkpoint.dir.join(&order.sweep.name));
     for trial in trials {

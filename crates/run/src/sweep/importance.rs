@@ -1,4 +1,4 @@
-//! How much each parameter alone explains of the order of the trials.
+//! Importance of each parameter: the share of the trials' ranking that it explains alone.
 //!
 //! The measure is Kelley's epsilon squared of the ranks (Kelley 1935; the effect size of a
 //! Kruskal-Wallis test): the trials are cut into groups by the parameter's value, into equally
@@ -15,7 +15,7 @@ use crate::sweep::trial::{State, Trial};
 /// Most groups of a parameter that is a number.
 const MAX_GROUPS: usize = 6;
 
-/// The share, 0 to 1, that each parameter explains; `None` where too few trials had it.
+/// The share, 0 to 1, that each parameter explains; `None` if too few trials had it.
 pub fn importance(search: &Search, ranking: &Ranking, trials: &[Trial]) -> Vec<Option<f64>> {
     let counted = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
     let order: Vec<&Trial> = ranking.ranked(trials).into_iter().filter(counted).collect();

@@ -1,5 +1,5 @@
-//! `journal.jsonl`: what a sweep has decided and seen, one line each, on disk before anything
-//! depends on it.
+//! `journal.jsonl`: the decisions and events of a sweep, one per line, on disk before anything
+//! depends on them.
 //!
 //! ```text
 //! opened     the search, and the experiment that all trials change
@@ -48,7 +48,7 @@ const FREE: [&str; 8] = [
     "distributed.devices",
 ];
 
-/// What the trials of a sweep are about.
+/// The search of a sweep and the experiment that its trials change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Name of the sweep.
@@ -57,9 +57,9 @@ pub struct Subject {
     pub base: PathBuf,
     /// Validation metric that ranks trials.
     pub metric: String,
-    /// Whether less or more of it is better.
+    /// Direction in which the metric improves.
     pub goal: Mode,
-    /// Trials asked for.
+    /// Number of trials requested.
     pub trials: usize,
     /// Everything that decides values, as JSON.
     pub search: Value,
@@ -109,7 +109,7 @@ enum Record {
         seconds: f64,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         error: Option<String>,
-        /// Whether something could not be written.
+        /// True if something could not be written.
         #[serde(skip_serializing_if = "is_false", default)]
         lacked_storage: bool,
         /// Step and value.
@@ -129,12 +129,12 @@ struct Line {
     record: Record,
 }
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Story {
-    /// What the sweep is about, as last extended.
+    /// The search, as last extended.
     pub subject: Subject,
-    /// Its trials, by number.
+    /// Trials by number.
     pub trials: Vec<Trial>,
     /// When it was opened.
     pub opened: Timestamp,
@@ -146,7 +146,7 @@ pub struct Story {
 pub(crate) struct Journal(Lines);
 
 impl Subject {
-    /// The subject of `search`, of so many trials, over `base`.
+    /// The subject of `search` with this number of trials over `base`.
     pub fn new(name: &str, search: &Search, trials: usize, base: &Loaded) -> Self {
         let is_free = |key: &str| FREE.iter().any(|free| key.starts_with(free));
         let experiment: BTreeMap<String, String> =
@@ -163,7 +163,7 @@ impl Subject {
         }
     }
 
-    /// By what its trials are compared; a pruner that this program does not know counts as none.
+    /// The ranking of its trials; a pruner that this program does not know counts as none.
     pub fn ranking(&self, pruners: &Pruners) -> Ranking {
         let mut options: Options = self
             .search
@@ -179,20 +179,19 @@ impl Subject {
         }
     }
 
-    /// Whether a journal that says `earlier` says all of this.
-    pub(super) fn is_told_by(&self, earlier: &Self) -> bool {
+    /// True if a journal with `earlier` contains all of this.
+    pub(super) fn is_recorded_in(&self, earlier: &Self) -> bool {
         // What has its default value is not written down.
         let told = Self { defaults: BTreeSet::new(), ..self.clone() };
         told == Self { defaults: BTreeSet::new(), ..earlier.clone() }
     }
 
-    /// The search, read back; `None` if another ddprun wrote it, of a form that this one does not
-    /// know.
+    /// Parses the search; `None` if another ddprun wrote it in a form that this one does not know.
     pub(super) fn search(&self) -> Option<Search> {
         serde_json::from_value(self.search.clone()).ok()
     }
 
-    /// What differs from an earlier subject, in words: what may be extended, and what may not.
+    /// Differences from an earlier subject, in words: those that `--extend` allows, and the others.
     ///
     /// A default value that the earlier one lacks is no difference: an earlier ddprun did not know
     /// the key.
@@ -226,7 +225,7 @@ impl Subject {
     }
 }
 
-/// `value` without the options that are off, which older journals list.
+/// `value` without options that are null, which older journals list.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(keys) => {
@@ -259,11 +258,11 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     }
 }
 
-/// A journal as it is read.
+/// State while a journal is read.
 #[derive(Default)]
 struct Replay {
     story: Option<Story>,
-    /// Where each trial is.
+    /// Index of each trial.
     places: HashMap<u32, usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Search methods: where the values of trials come from. Each is a file of its own.
+//! Search methods, which choose the values of trials, one source file each.
 
 mod grid;
 mod list;
@@ -22,54 +22,52 @@ pub use random::Random;
 pub use tpe::Tpe;
 pub(crate) use tpe::place_of;
 
-/// Where the values of trials come from. What it needs of the sweep, its [`Kind::NEEDS`] say: one
-/// that needs neither parameters nor a list has no trials.
+/// Chooses the values of trials. [`Kind::NEEDS`] names what it needs of the sweep: a method that
+/// needs neither parameters nor a list has no trials.
 ///
-/// It decides the same whenever it is asked the same, so that a sweep that was killed goes on as if
-/// it had not been.
+/// Equal requests must give equal values, so that a sweep that was killed continues as if it had
+/// not been.
 pub trait Method: Debug + Send + Sync {
-    /// The values of all trials in their order, where they are known before any trial runs.
+    /// The values of all trials in order, if they are known before any trial runs.
     fn points(&self, _search: &Search) -> Option<Vec<Values>> {
         None
     }
 
-    /// The values of a trial; `None` if none satisfy the constraints that no trial has had. Values
+    /// Proposes the values of a trial; `None` if no untried values satisfy the constraints. Values
     /// that a trial has had are replaced by others: see [`Asked::admits`].
     fn propose(&self, _asked: &Asked<'_>) -> Option<Values> {
         None
     }
 
-    /// The first trials whose values do not depend on the results of others: they are checked
-    /// before any is run.
+    /// Number of first trials whose values do not depend on the results of others: they are checked
+    /// before any of them runs.
     fn n_independent(&self) -> usize {
         0
     }
 
-    /// The bounds of the learning-rate range test, if that is what is run instead of trials.
+    /// The bounds of the learning-rate range test, for the method that runs it instead of trials.
     fn range_test(&self) -> Option<&LrRange> {
         None
     }
 }
 
-/// What a method is asked: the values of a trial.
+/// Request for the values of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// What is searched.
     pub search: &'a Search,
-    /// The values of what the trials change.
+    /// Values of the experiment that the trials change.
     pub base: &'a BaseValues,
-    /// By what trials are compared.
     pub ranking: &'a Ranking,
-    /// The number of the trial, counted from 1.
+    /// Number of the trial, from 1.
     pub number: u32,
-    /// The trials so far, in any order: of repeated ones (over folds or seeds) one for each setting.
+    /// Trials so far, in any order; of trials repeated over folds or seeds, one per setting.
     pub trials: &'a [Trial],
-    /// Settings that trials have had.
+    /// Settings of earlier trials.
     pub tried: &'a Tried,
 }
 
 impl Asked<'_> {
-    /// Whether `values` satisfy the constraints and no trial has had them.
+    /// Returns true if `values` satisfy the constraints and no trial has had them.
     pub fn admits(&self, values: &Values) -> bool {
         is_allowed(self.search, values, self.base) && !self.tried.has(values, self.base)
     }

@@ -81,7 +81,7 @@ pub enum Error {
     /// A file could not be written or read.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// What a trial wrote cannot be read.
+    /// The records of a trial cannot be read.
     #[error(transparent)]
     Record(#[from] record::Error),
     /// A picture could not be drawn.
@@ -90,23 +90,20 @@ pub enum Error {
     /// A file of a newer ddprun.
     #[error(transparent)]
     Newer(#[from] record::NewerFormat),
-    /// A file that is not what its name says.
+    /// A file of another format.
     #[error("`{}` is not a sweep's journal", path.display())]
     NotAJournal { path: PathBuf },
     /// There is no sweep.
     #[error("there is no sweep in `{}`", folder.display())]
-    NoSweep {
-        /// Where one was looked for.
-        folder: PathBuf,
-    },
+    NoSweep { folder: PathBuf },
     /// The folder holds a sweep of something else.
     #[error("`{}` holds another sweep:{}", folder.display(), list(changes))]
     Changed {
         /// The sweep's folder.
         folder: PathBuf,
-        /// What differs.
+        /// The differences.
         changes: Vec<String>,
-        /// Whether `--extend` allows it.
+        /// True if `--extend` allows it.
         can_extend: bool,
     },
     /// The folder has runs of an experiment.
@@ -124,9 +121,9 @@ pub enum Error {
     )]
     Occupied {
         folder: PathBuf,
-        /// What is there.
+        /// The present contents.
         held: &'static str,
-        /// What was asked for.
+        /// The requested contents.
         asked: &'static str,
     },
     /// Checkpoints of trials whose sweep is gone.
@@ -143,13 +140,13 @@ pub enum Error {
     OtherData {
         /// The records of an earlier trial.
         folder: PathBuf,
-        /// What differs.
+        /// The differences.
         differences: Vec<String>,
     },
     /// Experiments that cannot be run.
     #[error("{} cannot be run:{}", counted(trials.len() as u64, "trial"), list(trials))]
     Refused {
-        /// Each trial with its values and the reason.
+        /// A line per trial with its values and the reason.
         trials: Vec<String>,
     },
     /// The experiment that trials change cannot be run, whatever their values are.
@@ -158,9 +155,9 @@ pub enum Error {
     /// A pruner that could give up no trial.
     #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
     NeverPruned {
-        /// Where pruning begins.
+        /// `min_resource`.
         least: Every,
-        /// The longest trial.
+        /// Length of the longest trial.
         longest: Every,
     },
     /// A method or pruner that is not registered.
@@ -181,7 +178,7 @@ pub enum Error {
     /// The system gives no thread or no signal.
     #[error("cannot {what}")]
     System {
-        /// What was tried.
+        /// Completes "cannot ...".
         what: &'static str,
         #[source]
         reason: std::io::Error,
@@ -254,7 +251,7 @@ impl Error {
         move |reason| Self::System { what, reason }
     }
 
-    /// Whether it was refused before anything was touched.
+    /// True if the sweep was refused before anything was touched.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

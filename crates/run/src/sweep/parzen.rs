@@ -17,26 +17,16 @@ const FRESH: usize = 25;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Axis {
     /// Numbers from `low` to `high`; `step` 0 for any, else multiples of it above `low`.
-    Numbers {
-        /// Least.
-        low: f64,
-        /// Largest.
-        high: f64,
-        /// Distance of two values.
-        step: f64,
-    },
+    Numbers { low: f64, high: f64, step: f64 },
     /// One of `n`, as its index.
-    Choices {
-        /// How many.
-        n: usize,
-    },
+    Choices { n: usize },
 }
 
 /// The density of some observations.
 pub(crate) struct Density<'a> {
     axes: &'a [Axis],
     observations: &'a [Vec<f64>],
-    /// Of each observation, then of the prior; their sum is 1.
+    /// Weight of each observation, then of the prior; their sum is 1.
     weights: Vec<f64>,
     /// Width of the bumps of each axis of numbers.
     widths: Vec<f64>,
@@ -63,7 +53,7 @@ pub(crate) fn suggest(
     best.1
 }
 
-/// How much each of `n` observations counts, oldest first.
+/// Weights of `n` observations, oldest first.
 fn fading(n: usize) -> Vec<f64> {
     let old = n.saturating_sub(FRESH);
     let first = 1.0 / n.max(1) as f64;
@@ -125,7 +115,7 @@ impl<'a> Density<'a> {
         most + logs.iter().map(|log| (log - most).exp()).sum::<f64>().ln()
     }
 
-    /// What every choice is given before one is observed.
+    /// Pseudo-count of every choice.
     fn smoothing(&self) -> f64 {
         1.0 / self.weights.len() as f64
     }

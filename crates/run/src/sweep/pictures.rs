@@ -1,5 +1,5 @@
-//! A sweep in pictures: the best value over time, all values beside each other, what each parameter
-//! explains, and the metric over each parameter.
+//! Pictures of a sweep: the best value over time, parallel coordinates, the importance of each
+//! parameter, and the metric over each parameter.
 
 use std::path::Path;
 
@@ -20,15 +20,15 @@ use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};
 
-/// What all pictures show: trials with a value, best first.
-struct Shown<'a> {
+/// Data of all pictures.
+struct ChartData<'a> {
     search: &'a Search,
     ranking: &'a Ranking,
-    /// With the metric's value, which is finite.
+    /// Trials with a finite value, best first.
     trials: Vec<(&'a Trial, f64)>,
-    /// Every trial, in the order of starting.
+    /// All trials, in order of their starts.
     all: &'a [Trial],
-    /// Of the metric.
+    /// Axis of the metric.
     scale: Scale,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn write(
     ranking: &Ranking,
     trials: &[Trial],
 ) -> Result<(), Error> {
-    let shown = Shown::new(search, ranking, trials);
+    let shown = ChartData::new(search, ranking, trials);
     picture::write(&History(&shown), folder, ["history.png", "history.svg"])?;
     if !search.parameters.is_empty() {
         picture::write(&Parallel(&shown), folder, ["parallel.png", "parallel.svg"])?;
@@ -49,10 +49,10 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// How much longer the axis of the metric may be for its worst values.
+/// Maximum factor by which the worst values may extend the axis of the metric.
 const MAX_STRETCH: f64 = 3.0;
 
-impl<'a> Shown<'a> {
+impl<'a> ChartData<'a> {
     fn new(search: &'a Search, ranking: &'a Ranking, all: &'a [Trial]) -> Self {
         let goal = search.goal;
         let trials: Vec<(&Trial, f64)> = ranking
@@ -81,7 +81,7 @@ impl<'a> Shown<'a> {
         self.search.goal
     }
 
-    /// What a mark at the border means, if there is one. A diverged trial may have no value.
+    /// Legend of the marks at the border, if there are any. A diverged trial may have no value.
     fn beyond_entry(&self) -> Option<Entry> {
         let is_beyond = |(_, value): &(&Trial, f64)| self.scale.side_of(*value).is_some();
         let is_there = self.trials.iter().any(is_beyond) || self.without_value().next().is_some();
@@ -96,7 +96,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// What lies at that end.
+    /// Value at that end.
     fn worst(&self) -> f64 {
         match self.worse() {
             Side::High => self.scale.high,
@@ -151,7 +151,7 @@ fn places(values: &[Json]) -> Vec<usize> {
     sizes.iter().map(|own| sizes.iter().filter(|other| *other < own).count()).collect()
 }
 
-/// Where a trial lies on a parameter's axis.
+/// Coordinate of a trial on a parameter's axis.
 fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
     let value = value_of(&trial.values, &parameter.key)?;
     if !parameter.is_active(&trial.values) {
@@ -174,7 +174,7 @@ pub(super) fn label(parameter: &Parameter) -> String {
     format!("{} ({})", parameter.key, values.join(", "))
 }
 
-struct History<'a>(&'a Shown<'a>);
+struct History<'a>(&'a ChartData<'a>);
 
 impl Picture for History<'_> {
     fn size(&self) -> (u32, u32) {
@@ -221,8 +221,8 @@ impl History<'_> {
         !repeats(self.0.all, self.0.goal()).is_empty()
     }
 
-    /// What the best setting of the finished trials had reached up to each, as a line of steps up
-    /// to trial `last`.
+    /// Best value (or mean over a setting) of the finished trials up to each trial, as a line of
+    /// steps up to trial `last`.
     fn best_so_far(&self, frame: &Frame<'_>, last: u32) -> Vec<(f64, f64)> {
         let mut trials: Vec<&Trial> = self.0.all.iter().collect();
         trials.sort_by_key(|trial| trial.number);
@@ -243,8 +243,8 @@ impl History<'_> {
         steps
     }
 
-    /// The value, or mean, of the best of the `known` trials, of which `newest` is the last and the
-    /// others had reached `before`.
+    /// The value, or mean, of the best of the `known` trials; without the last one, `newest`, it
+    /// was `before`.
     fn reached_by_best(&self, known: &[Trial], before: Option<f64>, newest: &Trial) -> Option<f64> {
         let goal = self.0.goal();
         if !self.has_means() {
@@ -258,7 +258,7 @@ impl History<'_> {
     }
 }
 
-struct Parallel<'a>(&'a Shown<'a>);
+struct Parallel<'a>(&'a ChartData<'a>);
 
 impl Picture for Parallel<'_> {
     fn size(&self) -> (u32, u32) {
@@ -289,9 +289,9 @@ impl Picture for Parallel<'_> {
 
 /// One upright axis for each parameter, and the last for the metric.
 struct Axes<'a> {
-    shown: &'a Shown<'a>,
+    shown: &'a ChartData<'a>,
     scales: Vec<Scale>,
-    /// Of the picture.
+    /// Width of the picture.
     width: f64,
 }
 
@@ -299,17 +299,17 @@ impl<'a> Axes<'a> {
     /// Logical pixels.
     const TOP: f64 = 90.0;
     const HEIGHT: f64 = 400.0;
-    /// Where the lines of trials pass in which a parameter did not count.
+    /// Height at which lines pass the axis of a parameter that did not count.
     const UNUSED: f64 = Self::TOP + Self::HEIGHT + 20.0;
 
-    fn of(shown: &'a Shown<'a>, width: f64) -> Self {
+    fn of(shown: &'a ChartData<'a>, width: f64) -> Self {
         let parameters = shown.search.parameters.iter();
         let mut scales: Vec<Scale> = parameters.map(|p| scale_of(&p.domain)).collect();
         scales.push(shown.scale.clone());
         Self { shown, scales, width }
     }
 
-    /// Of the metric.
+    /// Index of the metric's axis.
     fn last(&self) -> usize {
         self.scales.len() - 1
     }
@@ -322,7 +322,7 @@ impl<'a> Axes<'a> {
         Self::TOP + Self::HEIGHT * (1.0 - self.scales[axis].share(place))
     }
 
-    /// Where the line of a trial meets the axes.
+    /// Points at which the line of a trial meets the axes.
     fn path(&self, trial: &Trial, value: f64) -> Vec<(f64, f64)> {
         let parameters = self.shown.search.parameters.iter().enumerate();
         let places = parameters.map(|(axis, parameter)| {
@@ -402,7 +402,7 @@ impl<'a> Axes<'a> {
     }
 }
 
-struct Importance<'a>(&'a Shown<'a>);
+struct Importance<'a>(&'a ChartData<'a>);
 
 impl Picture for Importance<'_> {
     fn size(&self) -> (u32, u32) {
@@ -435,7 +435,7 @@ impl Picture for Importance<'_> {
     }
 }
 
-struct Slices<'a>(&'a Shown<'a>);
+struct Slices<'a>(&'a ChartData<'a>);
 
 /// Panels of a row.
 const COLUMNS: usize = 3;
@@ -548,7 +548,7 @@ mod tests {
     fn a_trial_that_went_far_away_does_not_press_the_others_into_a_line() {
         let (search, trials) = example();
         let ranking = Ranking::plain(search.goal);
-        let shown = Shown::new(&search, &ranking, &trials);
+        let shown = ChartData::new(&search, &ranking, &trials);
         assert!(shown.scale.high < 2.0, "{:?}", shown.scale);
         assert_eq!(shown.scale.share(1e9), 1.0);
         // It is marked as what is not on the axis.
@@ -569,7 +569,7 @@ mod tests {
         let mut spread: Vec<Trial> =
             (1..=10u32).map(|n| trial(n, State::Finished, &[f64::from(n)])).collect();
         spread.push(trial(11, State::Finished, &[14.0]));
-        assert!(Shown::new(&search, &ranking, &spread).scale.high >= 14.0);
+        assert!(ChartData::new(&search, &ranking, &spread).scale.high >= 14.0);
         let near: Vec<Trial> = trials.into_iter().filter(|trial| trial.number != 7).collect();
         write(folder.path(), &search, &ranking, &near[..3]).unwrap();
         let svg = std::fs::read_to_string(folder.path().join("history.svg")).unwrap();

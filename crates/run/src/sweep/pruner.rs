@@ -1,9 +1,8 @@
-//! Pruners: whether a trial goes on, by what it and the others have reported. Pure. Each is a file
-//! of its own.
+//! Pruners, which stop trials early by the reports of all trials, one source file each. Pure.
 //!
 //! A decision is about one report and is made once. It depends on the reports up to it and on the
-//! other trials as they stand, so that one trial at a time gives the same decisions however often
-//! it is interrupted.
+//! present reports of the other trials, so that a sweep with one trial at a time makes the same
+//! decisions however often it is interrupted.
 
 mod asha;
 mod median;
@@ -22,9 +21,9 @@ pub use asha::Asha;
 pub use median::Median;
 pub use none::NoPruner;
 
-/// Gives trials up early.
+/// Stops trials early.
 pub trait Pruner: Debug + Send + Sync {
-    /// Whether the trial is given up at this report, which is not its last.
+    /// Returns true to stop the trial at this report, which is not its last.
     fn is_cut(&self, running: &Running<'_>) -> bool;
 
     /// The unit in which training is counted; of a count, only its unit matters.
@@ -32,18 +31,17 @@ pub trait Pruner: Debug + Send + Sync {
         Every::Epochs(1)
     }
 
-    /// The training before which no trial is given up; `None` if there is no such limit.
+    /// Training before which no trial is stopped; `None` if there is no such limit.
     fn least(&self) -> Option<Every> {
         None
     }
 
-    /// How far a trial counts as having come that was trained for `spent`, as for the ranks of
-    /// pruned trials.
+    /// Training that counts for a trial trained for `spent`, to rank pruned trials.
     fn reached(&self, spent: f64) -> f64 {
         spent
     }
 
-    /// Whether it never gives up any trial: its decisions need no journal.
+    /// True if it never stops any trial: its decisions need no journal.
     fn is_off(&self) -> bool {
         false
     }
@@ -52,10 +50,10 @@ pub trait Pruner: Debug + Send + Sync {
 /// A trial at one of its reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Running<'a> {
-    /// Whether less or more of the metric is better.
+    /// Direction in which the metric improves.
     pub goal: Mode,
     pub trial: &'a Trial,
-    /// The report, counted from 0.
+    /// Index of the report.
     pub index: usize,
     /// All other trials, in any order.
     pub others: &'a [&'a Trial],
@@ -91,13 +89,14 @@ impl Registered for PrunerFamily {
     }
 }
 
-/// Whether a trial is given up at one of its reports: nothing is saved by that at the last one.
+/// Returns true if the pruner stops the trial at this report. The last report never does: nothing
+/// would be saved.
 pub(crate) fn is_cut(pruner: &dyn Pruner, running: &Running<'_>) -> bool {
     let Running { trial, index, .. } = *running;
     trial.reports[index].step < trial.length.total_steps && pruner.is_cut(running)
 }
 
-/// How an amount of training is written.
+/// Pattern of an amount of training.
 const AMOUNT: &str = r"^\s*0*[1-9]\d*\s*(epoch|step)s?\s*$";
 
 /// The number of epochs or steps.
@@ -108,7 +107,7 @@ fn count(every: Every) -> f64 {
     }
 }
 
-/// What is wrong with an option that is no amount of training.
+/// The problem of an option that is not an amount of training.
 fn countable(key: &'static str, every: Every) -> Option<Wrong> {
     let is_count = matches!(every, Every::Epochs(1..) | Every::Steps(1..));
     let what = "must be a count with its unit, such as \"1 epoch\" or \"500 steps\"";

@@ -54,7 +54,7 @@ pub struct Point {
     pub smooth: f64,
 }
 
-/// What a test found.
+/// Result of a range test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// Rate at which the smoothed loss falls fastest: a rate to begin with.
@@ -65,7 +65,7 @@ pub struct Found {
     pub points: Vec<Point>,
 }
 
-/// The changes that make a run of the base a test.
+/// Changes that turn the base into a range test.
 pub(crate) fn changes(range: &LrRange) -> Vec<String> {
     let gamma = (range.max / range.min).powf(1.0 / (range.steps - 1).max(1) as f64);
     let mut changes = vec![
@@ -142,7 +142,7 @@ pub fn run(
     Ok((Ended::Done { failed: 0 }, Some(found)))
 }
 
-/// Trains the test. Says how that ended, and whether Ctrl-C came meanwhile.
+/// Trains the test. Returns the outcome, and true if Ctrl-C came meanwhile.
 fn trained(trainer: &dyn Trainer, job: &Job) -> Result<(Outcome, bool), Error> {
     let interruption = Signals::of_interruption();
     let mut interruption = interruption.map_err(Error::system("listen to signals"))?;
@@ -179,12 +179,12 @@ pub(super) fn refuse(folder: &Path) -> Result<(), Error> {
     Err(Error::Occupied { folder: folder.to_owned(), held, asked })
 }
 
-/// Whether `folder` is that of a range test, which may not have come to its end.
+/// Returns true for the folder of a range test, finished or not.
 pub fn is_in(folder: &Path) -> bool {
     folder.join(CURVE).is_file()
 }
 
-/// What the test in `folder` found; `None` if none has come to its end.
+/// Reads the result of the test in `folder`; `None` if none has finished.
 pub fn read(folder: &Path) -> Option<Found> {
     serde_json::from_slice(&files::read(&folder.join(JSON)).ok()?).ok()
 }
@@ -205,7 +205,7 @@ fn steps(events: &Path, range: &LrRange) -> Result<Vec<(f64, f64)>, Error> {
     Ok(pairs.into_iter().map(|(lr, loss)| (lr / scale, loss)).collect())
 }
 
-/// What the steps of a test say.
+/// Finds the suggested rates from the steps of a test.
 pub fn find(steps: &[(f64, f64)]) -> Found {
     let mut points: Vec<Point> = Vec::new();
     let (mut mean, mut weight) = (0.0, 0.0);
@@ -277,7 +277,7 @@ pub fn words(found: &Found) -> String {
     text
 }
 
-/// How the test in `folder` stands, for the terminal.
+/// Status of the test in `folder`, for the terminal.
 pub fn page(folder: &Path) -> String {
     let head = format!("`{}` holds a learning-rate range test, ", folder.display());
     if let Some(holder) = lock_holder(folder) {
@@ -289,7 +289,7 @@ pub fn page(folder: &Path) -> String {
     format!("{head}which is one run\n{}{}\n", words(&found), files_of(folder, &found))
 }
 
-/// Where everything is that a test has found.
+/// The line that names the files of a test.
 pub fn files_of(folder: &Path, found: &Found) -> String {
     let best = found.suggested.map_or(String::new(), |_| format!("{BEST}, "));
     format!("{best}{PICTURE}, {CURVE} and {JSON} are in `{}`", folder.display())
@@ -350,7 +350,7 @@ impl Curve<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::example_sweeps::{Lab, subject};
+    use crate::sweep::example_sweeps::{SweepFixture, subject};
     use crate::sweep::journal::Journal;
     use crate::sweep::trial::Length;
     use crate::user_error::UserError;
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_sweep_with_trials_is_refused() {
-        let lab = Lab::new("lr_range", 1);
+        let lab = SweepFixture::new("lr_range", 1);
         let folder = lab.folder.path().join("s");
         files::create_folder(&folder).unwrap();
         let mut of_trials = subject();
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_test_is_refused_to_a_sweep_also_before_the_test_has_ended() {
-        let lab = Lab::new("random", 1);
+        let lab = SweepFixture::new("random", 1);
         let folder = lab.folder.path().join("s");
         files::create_folder(&folder).unwrap();
         files::write_atomic(&folder.join(CURVE), COLUMNS.as_bytes()).unwrap();
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_a_test_found_is_read_and_told_by_its_folder() {
-        let lab = Lab::new("lr_range", 1);
+        let lab = SweepFixture::new("lr_range", 1);
         let (folder, found) = (lab.folder.path(), find(&curve()));
         keep(&lab.order(), folder, &found).unwrap();
         assert_eq!(read(folder).unwrap().points.len(), found.points.len());

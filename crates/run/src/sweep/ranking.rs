@@ -1,7 +1,7 @@
-//! The order of trials: who is better, and who came further. Pure.
+//! Ranking of trials by value and by the length of their training. Pure.
 //!
-//! How far a trial came is counted as its pruner counts: trials of different batch sizes take
-//! different numbers of steps for an epoch, so that steps alone would say nothing.
+//! The length of training is measured in the unit of the pruner: trials of different batch sizes
+//! take different numbers of steps for an epoch, so that steps alone would say nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::sweep::pruner::{NoPruner, Pruner};
 use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};
 
-/// By what trials are compared.
+/// Comparison of trials.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// Whether less or more of the metric is better.
+    /// Direction in which the metric improves.
     pub goal: Mode,
-    /// How far is far.
+    /// Measures the length of training.
     pub pruner: Arc<dyn Pruner>,
 }
 
 impl Ranking {
-    /// That of trials which no pruner stops.
+    /// The ranking of trials without a pruner.
     pub fn plain(goal: Mode) -> Self {
         Self { goal, pruner: Arc::new(NoPruner {}) }
     }
@@ -35,19 +35,19 @@ impl Ranking {
         }
     }
 
-    /// How much training a trial had at its last report.
+    /// Training of a trial up to its last report, in the unit of the pruner.
     pub(crate) fn spent(&self, trial: &Trial) -> f64 {
         trial.reports.last().map_or(0.0, |report| trial.resource(report, self.pruner.unit()))
     }
 
-    /// How far a trial came: to which rung, where there are rungs.
+    /// Training of a trial as the pruner counts it: the last rung, if there are rungs.
     fn far(&self, trial: &Trial) -> f64 {
         self.pruner.reached(self.spent(trial))
     }
 
-    /// Trials that count, best first: finished ones by their value, or the mean over the folds and
-    /// seeds of their setting; then pruned ones by how far they came, and with them finished ones
-    /// that were shorter and worse; then diverged ones; among equals the earlier one.
+    /// Trials, best first: finished ones by their value, or the mean over the folds and seeds of
+    /// their setting; then pruned ones by their training, and with them finished ones that were
+    /// shorter and worse; then diverged ones; among equals the earlier one.
     pub fn ranked<'a>(&self, trials: &'a [Trial]) -> Vec<&'a Trial> {
         let standings = Standings::of(trials, self.goal);
         let key = |trial: &Trial| {
@@ -66,10 +66,10 @@ impl Ranking {
     }
 }
 
-/// What decides before a trial's own value.
+/// Criteria that precede a trial's own value.
 struct Standings {
     goal: Mode,
-    /// The place of each finished trial whose setting was repeated.
+    /// Rank of the setting of each finished trial whose setting was repeated.
     settings: HashMap<u32, usize>,
     /// Epochs and cost of each pruned trial.
     pruned: Vec<(f64, f64)>,
@@ -90,8 +90,8 @@ impl Standings {
         self.settings.get(&trial.number).copied().unwrap_or(usize::MAX)
     }
 
-    /// A trial that is too short to meet a pruner is not better for having finished than one that
-    /// was given up later and had come to a better value.
+    /// A trial that is too short to be pruned is not better for having finished than one that was
+    /// pruned later with a better value.
     fn class(&self, trial: &Trial) -> u8 {
         let length = trial.length.total_steps as f64 / trial.length.steps_per_epoch.max(1) as f64;
         let own = cost(trial.value(self.goal), self.goal);
@@ -139,7 +139,7 @@ mod tests {
         Ranking::plain(Mode::Max)
     }
 
-    /// Of trials with the pruner `asha`.
+    /// The ranking of trials with the pruner `asha`.
     fn asha(min_resource: Every) -> Ranking {
         let asha = Asha { min_resource, max_resource: None, reduction_factor: 2 };
         Ranking { pruner: Arc::new(asha), ..plain() }

@@ -14,21 +14,21 @@ use crate::sweep::trial::{Report, State, Trial, cost};
 /// Keys whose values say nothing about which experiment is better.
 const KEYS: [&str; 3] = ["data.fold", "data.split_seed", "experiment.seed"];
 
-/// Whether a parameter makes repeats rather than settings.
+/// True for parameters that make repeats of a setting rather than settings.
 pub(super) fn is_repeat(key: &str) -> bool {
     KEYS.contains(&key)
 }
 
-/// Those of the values of a trial that say which setting it is of.
+/// The values of a trial without folds and seeds, which identify its setting.
 fn shared(values: &Values) -> Values {
     values.iter().filter(|(key, _)| !is_repeat(key)).cloned().collect()
 }
 
-/// A search each of whose settings is trained with all of some folds or seeds; a method sees the
+/// A search in which each setting is trained with several folds or seeds; the method sees the
 /// settings only.
 #[derive(Clone, Debug)]
 pub(super) struct Repeated {
-    /// What is searched, without the folds and seeds.
+    /// The search without folds and seeds.
     pub(super) search: Search,
     /// All parameters, as they were written.
     parameters: Vec<Parameter>,
@@ -37,8 +37,8 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// `None` where no fold or seed is a parameter, where they cannot be counted or depend on
-    /// others, and where they are so many that the sweep could not try two settings.
+    /// `None` if no fold or seed is a parameter, if they cannot be counted or depend on others, or
+    /// if they are too many for the sweep to try two settings.
     pub(super) fn of(search: &Search, base: &BaseValues, trials: Option<usize>) -> Option<Self> {
         let (repeats, settings): (Vec<Parameter>, Vec<Parameter>) =
             search.parameters.iter().cloned().partition(|parameter| is_repeat(&parameter.key));
@@ -59,7 +59,7 @@ impl Repeated {
         has_room.then_some(Self { search, parameters, each })
     }
 
-    /// Repeats of each setting.
+    /// Number of repeats per setting.
     pub(super) fn n(&self) -> usize {
         self.each.len()
     }
@@ -93,7 +93,7 @@ impl Repeated {
         })
     }
 
-    /// A trial for each setting, which stands for all of its repeats: it reached their mean.
+    /// One trial per setting that stands for all of its repeats, with their mean as its value.
     pub(super) fn settings(trials: &[Trial], base: &BaseValues, goal: Mode) -> Vec<Trial> {
         let one = |all: Vec<&Trial>| {
             let whole: Vec<&Trial> =
@@ -130,23 +130,23 @@ impl Repeated {
     }
 }
 
-/// What the finished trials of one setting reached.
+/// Results of the finished trials of one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Repeats {
-    /// What they have in common.
+    /// The values of the setting.
     pub(super) values: Values,
-    /// Their numbers, at least two.
+    /// Numbers of the trials, at least two.
     pub(super) trials: Vec<u32>,
-    /// How many more were given up or diverged.
+    /// Number of further trials that were pruned or diverged.
     pub(super) n_lost: usize,
     /// Mean of the metric.
     pub(super) mean: f64,
-    /// Standard deviation, whose square is divided by one less than there are trials.
+    /// Sample standard deviation (divisor n - 1).
     pub(super) sd: f64,
 }
 
 impl Repeats {
-    /// `5`, or `3 of 5` where two were given up.
+    /// `5`, or `3 of 5` if two were pruned or diverged.
     pub(super) fn count(&self) -> String {
         let n = self.trials.len();
         if self.n_lost == 0 { n.to_string() } else { format!("{n} of {}", n + self.n_lost) }
@@ -188,9 +188,9 @@ pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
 /// The trials of a setting.
 struct Setting {
     values: Values,
-    /// Numbers of the finished ones, each with the value that it reached.
+    /// Number and value of each finished trial.
     reached: Vec<(u32, f64)>,
-    /// Those that were given up or diverged.
+    /// Number of trials that were pruned or diverged.
     n_lost: usize,
 }
 
@@ -209,8 +209,8 @@ pub(super) fn over(trials: &[Trial]) -> String {
     KEYS.into_iter().filter(is_changed).collect::<Vec<&str>>().join(", ")
 }
 
-/// What `trial` is compared by, in words: what it reached, and the mean over its setting where that
-/// was repeated: `81.25 %`, `81.25 % (mean of 5: 79.50 %)`.
+/// The value of `trial` in words, with the mean over its setting if that was repeated: `81.25 %`,
+/// `81.25 % (mean of 5: 79.50 %)`.
 pub(crate) fn reached(trial: &Trial, trials: &[Trial], goal: Mode, name: &str) -> String {
     let own =
         trial.value(goal).map_or_else(|| "not finite".to_owned(), |value| metric(name, value));
@@ -227,7 +227,7 @@ pub(super) fn mean_of(trials: &[Trial], goal: Mode, trial: u32) -> Option<f64> {
     all.iter().find(|setting| setting.trials.contains(&trial)).map(|setting| setting.mean)
 }
 
-/// For programs.
+/// All repeated settings as JSON.
 pub(super) fn json(trials: &[Trial], goal: Mode) -> Value {
     let one = |Repeats { values, trials, n_lost, mean, sd }: Repeats| {
         let values: Map<String, Value> = Values::into_iter(values).collect();

@@ -1,4 +1,4 @@
-//! What is asked of a sweep, and of what trains its trials.
+//! The order for a sweep, and the trainer of its trials.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -23,59 +23,58 @@ use crate::transport::Waker;
 /// Ranks of a run, of which each trial has `sweep.devices_per_trial`.
 const DEVICES: &str = "distributed.devices";
 
-/// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
+/// Trains trials: by launching ranks, or as a test needs.
 pub trait Trainer: Sync {
-    /// Decides the experiment with these changes, without touching anything.
+    /// Plans the experiment with these changes, without touching anything.
     fn check(&self, changes: &[String]) -> Result<Length, String>;
 
-    /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it
-    /// reports stands in `events.jsonl` of its folder.
+    /// Trains a trial to its end, or until its waker is rung; `on_step` receives its steps. Its
+    /// reports are in `events.jsonl` in its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
 
-    /// What differs between the data that the trial in these folders was begun with and those that
-    /// it would be trained on now; by default nothing.
+    /// Differences between the data of the trial in these folders at its start and the present
+    /// data; none by default.
     fn other_data(&self, _folders: &RunFolders, _changes: &[String]) -> Vec<String> {
         Vec::new()
     }
 
-    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the
-    /// next one trains.
+    /// Draws the pictures of a trial; none by default. Its devices are free by then: the next one
+    /// trains.
     fn report(&self, _job: &Job) {}
 
-    /// Trials that can be trained at the same time now; `None` means as many as the order says.
+    /// Number of trials that can be trained at the same time now; `None` for that of the order.
     fn capacity(&self) -> Option<usize> {
         None
     }
 
-    /// Whether another process has begun to train this trial and may be training it still; by
-    /// default none has.
+    /// Returns true if another process has begun to train this trial and may still be training it;
+    /// false by default.
     fn is_under_way(&self, _trial: u32) -> bool {
         false
     }
 
-    /// Whether the sweep is to go on with another search than it was begun with.
+    /// Returns true if the sweep should continue with another search.
     fn is_extended(&self) -> bool {
         false
     }
 }
 
-/// A trial, as its trainer needs to know it.
+/// A trial for its trainer.
 #[derive(Debug)]
 pub struct Job {
-    /// Where it writes.
     pub folders: RunFolders,
-    /// Changes of the base.
+    /// Changes to the base experiment.
     pub changes: Vec<String>,
     /// Cores that it may use.
     pub cores: usize,
     /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on
     /// the CPU.
     pub gpus: Vec<usize>,
-    /// Whether it was begun before.
+    /// True if it was started before.
     pub resume: bool,
     /// Rung to stop it.
     pub waker: Arc<Waker>,
-    /// Whether it is stopped because it was given up.
+    /// Set if it is stopped because it was pruned.
     pub is_pruned: AtomicBool,
 }
 
@@ -85,29 +84,24 @@ pub(super) fn trained(trainer: &dyn Trainer, job: &Job, on_step: &mut dyn FnMut(
     catch_unwind(AssertUnwindSafe(|| trainer.train(job, on_step))).unwrap_or_else(panicked)
 }
 
-/// How the training of a trial ended.
+/// Outcome of the training of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is done.
     Done,
-    /// It was stopped, and saved.
+    /// Stopped, with its state saved.
     Stopped,
-    /// The machine that trained it is gone or leaves: another resumes it.
+    /// The machine that trained it is gone or leaving: another one resumes it.
     Lost,
-    /// It failed.
     Failed {
-        /// Why, in words.
         error: String,
-        /// What that means for the sweep.
         cause: Cause,
     },
 }
 
 impl Outcome {
-    /// What is left of it where the training was asked to stop: a failure then, as of a restart
-    /// that was called off, says nothing about the trial. It is resumed, and fails again if it
-    /// must.
+    /// The outcome of a training that was asked to stop: a failure then, as of a cancelled restart,
+    /// says nothing about the trial. It is resumed, and fails again if it must.
     pub(super) fn when_stopping(self) -> Self {
         match self {
             Self::Failed { cause: Cause::Other, .. } => Self::Stopped,
@@ -116,24 +110,24 @@ impl Outcome {
     }
 }
 
-/// Makes a trial's pictures. One that cannot be drawn changes nothing about the trial.
+/// Draws a trial's pictures. A failure changes nothing about the trial.
 pub(super) fn reported(trainer: &dyn Trainer, job: &Job) {
     drop(catch_unwind(AssertUnwindSafe(|| trainer.report(job))));
 }
 
-/// What kind of failure ended a trial.
+/// Kind of failure that ended a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Its numbers were not finite any more: a result, and a bad one.
+    /// Loss or gradients became infinite or NaN: a result, and a bad one.
     Diverged,
-    /// Something could not be written: it says nothing about the trial's values.
+    /// Something could not be written, which says nothing about the trial's values.
     Storage,
     /// Anything else.
     Other,
 }
 
-/// What there is to run trials on.
+/// Resources for trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Cores to divide among trials.
@@ -149,43 +143,40 @@ impl Machine {
     }
 }
 
-/// How a sweep is run.
+/// Everything needed to run a sweep.
 #[derive(Clone, Copy)]
 pub struct Order<'a> {
-    /// What was asked.
     pub sweep: &'a Sweep,
     /// The experiment that all trials change.
     pub base: &'a Loaded,
-    /// Search methods that are known.
+    /// Known search methods.
     pub methods: &'a Methods,
-    /// Pruners that are known.
+    /// Known pruners.
     pub pruners: &'a Pruners,
-    /// What there is to run it on.
     pub machine: Machine,
-    /// Whether another search may go on with the trials of the folder.
+    /// True if another search may continue with the trials in the folder (`--extend`).
     pub extend: bool,
-    /// Whether failed trials are tried again; those that could not write are in any case.
+    /// True to retry failed trials; those that could not write are retried in any case.
     pub retry_failed: bool,
-    /// How to write to the terminal.
     pub screen: Screen,
 }
 
-/// How a sweep ended.
+/// End of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All trials are done; so many of them failed.
+    /// All trials have ended.
     Done {
-        /// Failed trials.
+        /// Number of failed trials.
         failed: usize,
     },
     /// More trials failed than `max_failures` allows.
     TooManyFailures,
-    /// A signal stopped it; the same command goes on.
+    /// Stopped by a signal; the same command continues it.
     Stopped {
-        /// Whether it was Ctrl-C.
+        /// True for Ctrl-C.
         interrupted: bool,
     },
-    /// It goes on with another search, as its trainer says.
+    /// The trainer requests another search.
     Extended,
 }
 
@@ -195,18 +186,18 @@ impl Order<'_> {
         self.base.experiment.logging.dir.join(&self.sweep.name)
     }
 
-    /// Where the values of trials come from.
+    /// The search method.
     pub fn method(&self) -> Result<Box<dyn Method>, Error> {
         Ok(self.methods.build(&self.sweep.search.method)?)
     }
 
-    /// By what trials are compared.
+    /// The ranking of trials.
     pub fn ranking(&self) -> Result<Ranking, Error> {
         let search = &self.sweep.search;
         Ok(Ranking { goal: search.goal, pruner: self.pruners.build(&search.pruner)?.into() })
     }
 
-    /// Trials that run at the same time.
+    /// Number of trials that run at the same time.
     pub fn concurrent(&self) -> usize {
         let sweep = self.sweep;
         let room = self.machine.devices() * sweep.trials_per_device as usize;
@@ -220,12 +211,12 @@ impl Order<'_> {
         BaseValues::of(&self.base.experiment).with(DEVICES, devices.into())
     }
 
-    /// Whether a trial is tried again when the sweep goes on.
+    /// Returns true if a trial is retried when the sweep continues.
     pub(super) fn retries(&self, trial: &Trial) -> bool {
         trial.state == State::Failed && (self.retry_failed || trial.lacked_storage)
     }
 
-    /// What every trial changes, beside its values.
+    /// Changes of every trial beside its values.
     pub fn common_changes(&self) -> Vec<String> {
         let devices = self.sweep.search.devices_per_trial;
         let mut changes = self.sweep.changes.clone();
@@ -278,7 +269,7 @@ impl Order<'_> {
     }
 }
 
-/// The `wanted` GPUs of a machine with `count` that `jobs` use least.
+/// The `wanted` of `count` GPUs that `jobs` use least.
 fn least_used_gpus<'a>(
     count: usize,
     jobs: impl Iterator<Item = &'a Job>,
@@ -291,8 +282,8 @@ fn least_used_gpus<'a>(
     least_used(&trials, wanted)
 }
 
-/// Numbers of the `wanted` GPUs with the fewest trials on them, of those that CUDA shows:
-/// `trials[gpu]` run on each. In their order; all of them if there are fewer.
+/// Indices of the `wanted` GPUs with the fewest trials, `trials[gpu]`, in order; all GPUs if there
+/// are fewer.
 fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
     let mut gpus: Vec<usize> = (0..trials.len()).collect();
     gpus.sort_by_key(|&gpu| (trials[gpu], gpu));
@@ -301,8 +292,8 @@ fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
     gpus
 }
 
-/// `CUDA_VISIBLE_DEVICES` of a process that shall see `gpus` of those that this one sees with
-/// `ours`.
+/// `CUDA_VISIBLE_DEVICES` for a process that uses `gpus` of the devices visible here, where the
+/// variable is `ours`.
 pub fn visible_gpus(gpus: &[usize], ours: Option<&str>) -> String {
     let named: Vec<&str> =
         ours.map_or(Vec::new(), |names| names.split(',').map(str::trim).collect());

@@ -1,5 +1,4 @@
-//! Random draws from a search, whether values satisfy its constraints, and whether a trial has had
-//! them. Pure.
+//! Random draws from a search, its constraints, and settings that were already tried. Pure.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,7 +10,7 @@ use crate::rng::{Key, Purpose, name_hash};
 use crate::sweep::method::{Asked, Grid, points};
 use crate::sweep::trial::Trial;
 
-/// Draws after which the constraints are taken to leave nothing.
+/// Draws after which no values are assumed to satisfy the constraints.
 const MAX_ATTEMPTS: u64 = 10_000;
 
 /// The values of an experiment's keys, for constraints that speak of keys that no parameter
@@ -20,7 +19,7 @@ const MAX_ATTEMPTS: u64 = 10_000;
 pub struct BaseValues(BTreeMap<String, Json>);
 
 impl BaseValues {
-    /// Those of `experiment`.
+    /// The values of `experiment`.
     pub fn of(experiment: &Experiment) -> Self {
         let leaves = crate::config::leaves(experiment).into_iter();
         let parse =
@@ -40,41 +39,41 @@ impl BaseValues {
         self.0.get(key)
     }
 
-    /// What `values` change of these, in one form: see [`setting_of`].
+    /// The canonical form of `values` over these: see [`setting_of`].
     pub(super) fn setting(&self, values: &Values) -> String {
         setting_of(values, |key| self.0.get(key).cloned())
     }
 }
 
-/// Settings that trials have had. None is trained again: it would give the same numbers.
+/// Settings of earlier trials. None is trained again: it would give the same numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Tried(HashSet<String>);
 
 impl Tried {
-    /// Those of `trials`.
+    /// The settings of `trials`.
     pub fn of(trials: &[Trial], base: &BaseValues) -> Self {
         Self(trials.iter().map(|trial| base.setting(&trial.values)).collect())
     }
 
-    /// Whether a trial has had `values`, or others that train the same.
+    /// Returns true if a trial has had `values`, or others that train the same.
     pub fn has(&self, values: &Values, base: &BaseValues) -> bool {
         self.0.contains(&base.setting(values))
     }
 
-    /// Takes note of `values`; whether they are new.
+    /// Adds `values`. Returns true if they are new.
     pub(super) fn add(&mut self, values: &Values, base: &BaseValues) -> bool {
         self.0.insert(base.setting(values))
     }
 }
 
-/// Whether the values of a trial fulfil all constraints.
+/// Returns true if the values of a trial satisfy all constraints.
 pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
     let known = |key: &str| value_of(values, key).or_else(|| base.0.get(key)).cloned();
     search.constraints.iter().all(|constraint| constraint.holds(&known))
 }
 
-/// A random draw that no trial has had; `None` if ten thousand draws broke a constraint or were
-/// tried.
+/// Draws values at random that no trial has had; `None` if ten thousand draws broke a constraint or
+/// were already tried.
 pub fn random(asked: &Asked<'_>) -> Option<Values> {
     let Asked { search, number, .. } = *asked;
     (0..MAX_ATTEMPTS)
@@ -87,7 +86,7 @@ pub fn random(asked: &Asked<'_>) -> Option<Values> {
         .find(|values| asked.admits(values))
 }
 
-/// One of the settings that no trial has had, where all can be counted; else a random draw.
+/// Picks one of the settings that no trial has had, if all can be counted; else draws at random.
 pub(super) fn untried(asked: &Asked<'_>) -> Option<Values> {
     /// Keeps this draw apart from the random ones of the same trial.
     const STREAM: u64 = 1 << 33;

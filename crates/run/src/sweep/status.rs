@@ -1,4 +1,4 @@
-//! How a sweep stands, by its folder alone: also while another process runs it.
+//! Status of a sweep from its folder, also while another process runs it.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use crate::sweep::view::values_of;
 use crate::sweep::{Error, workers};
 use crate::terminal::counted;
 
-/// A sweep as it stands.
+/// Status of a sweep.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// What its journal says, with the reports of running trials up to now.
+    /// The journal, with the reports of running trials up to now.
     pub story: Story,
     /// The process that runs it; `None` if none does.
     pub holder: Option<String>,
-    /// Machines that share it and wrote something within the last minute.
+    /// Number of live workers, if machines share it.
     pub workers: usize,
 }
 
-/// Reads how the sweep in `folder` stands. Nothing is written.
+/// Reads the status of the sweep in `folder`. Nothing is written.
 pub fn status(folder: &Path) -> Result<Status, Error> {
     let story = journal::read(folder)?;
     let mut story = story.ok_or_else(|| Error::NoSweep { folder: folder.to_owned() })?;
@@ -43,12 +43,12 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
 }
 
 impl Status {
-    /// That of the sweep in `folder`, of which this is known.
+    /// The status of the sweep in `folder` with this journal.
     pub fn of(story: Story, folder: &Path) -> Self {
         Self { story, holder: lock_holder(folder), workers: workers::count(folder) }
     }
 
-    /// What trials are that are not over.
+    /// Word for trials that have not ended.
     pub(super) fn open_word(&self) -> &'static str {
         if self.holder.is_some() { "running" } else { "interrupted" }
     }

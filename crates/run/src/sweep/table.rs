@@ -1,4 +1,4 @@
-//! A sweep's trials as a table for people, best first, that no terminal cuts.
+//! Table of a sweep's trials for users, best first, within 80 columns.
 
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ pub fn table(status: &Status, ranking: &Ranking) -> String {
     text
 }
 
-/// How long a trial ran, as far as that is known.
+/// Running time of a trial, if known.
 fn time_of(trial: &Trial) -> Option<String> {
     let is_known = trial.state != State::Running || trial.seconds > 0.0;
     is_known.then(|| duration(trial.seconds))

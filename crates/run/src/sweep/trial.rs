@@ -8,17 +8,17 @@ use crate::config::schema::Mode;
 use crate::config::sweep::Values;
 use crate::config::values::Every;
 
-/// How a trial stands.
+/// State of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It was started, and its end is not written down: it runs, or was interrupted.
+    /// Started without a journalled end: running or interrupted.
     Running,
-    /// It ran to its end.
+    /// Ran to its end.
     Finished,
-    /// It was given up early.
+    /// Stopped early by the pruner.
     Pruned,
-    /// Its loss or gradients were not finite any more.
+    /// Loss or gradients became infinite or NaN.
     Diverged,
     /// Something else went wrong.
     Failed,
@@ -33,7 +33,7 @@ pub struct Report {
     pub value: Option<f64>,
 }
 
-/// How long a trial is planned to be.
+/// Planned length of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
     pub steps_per_epoch: u64,
@@ -53,7 +53,7 @@ impl Length {
     }
 }
 
-/// Whether a folder has the name of a sweep's trial, `trial-0007`; it is found only by that name.
+/// Returns true if a folder has the name of a sweep's trial, `trial-0007`.
 pub fn is_trial(folder: &Path) -> bool {
     folder.file_name().and_then(|name| trial_number(name.to_str()?)).is_some()
 }
@@ -70,19 +70,17 @@ pub struct Trial {
     pub number: u32,
     /// The values of its parameters.
     pub values: Values,
-    /// How long it is planned to be.
     pub length: Length,
-    /// How it stands.
     pub state: State,
-    /// What it reported, by step.
+    /// Reports by step.
     pub reports: Vec<Report>,
-    /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
+    /// Running time in seconds, without the pauses between starts; 0 if not known.
     pub seconds: f64,
     pub error: Option<String>,
-    /// Whether it failed because something could not be written: it is tried again when the sweep
-    /// goes on.
+    /// True if it failed because something could not be written: it is retried when the sweep
+    /// continues.
     pub lacked_storage: bool,
-    /// Step of the last report at which it was decided that it goes on.
+    /// Step of the last report at which the pruner let it continue.
     pub kept: u64,
 }
 
@@ -125,7 +123,7 @@ impl Trial {
         self.reports.last().map(|report| self.resource(report, Every::Epochs(1)))
     }
 
-    /// How much was spent at `report`, in the unit of `every`.
+    /// Training up to `report`, in the unit of `every`.
     pub fn resource(&self, report: &Report, every: Every) -> f64 {
         match every {
             Every::Epochs(_) => report.step as f64 / self.length.steps_per_epoch.max(1) as f64,
@@ -139,7 +137,7 @@ pub fn id(number: u32) -> String {
     format!("trial-{number:04}")
 }
 
-/// A value of which less is better; what is not finite is the worst.
+/// Value to minimise; infinite if `value` is missing or not finite.
 pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
     let sign = if goal == Mode::Max { -1.0 } else { 1.0 };
     value.filter(|value| value.is_finite()).map_or(f64::INFINITY, |value| sign * value)

@@ -1,4 +1,4 @@
-//! `events.jsonl` of a trial, as it grows -> what it has reported so far, and how long it has run.
+//! Reports and running time of a trial from its `events.jsonl`, as it grows.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ use crate::files::{self, Follower};
 use crate::record::{EVENTS, RunTime};
 use crate::sweep::trial::Report;
 
-/// Follows one file.
+/// Follows the events of one trial.
 #[derive(Debug)]
 pub(crate) struct TrialEvents {
     events: Follower,
     metric: String,
-    /// By step; one that was evaluated again, as after a resume, counts once, with what was found
-    /// last.
+    /// By step; a step that was evaluated again, as after a resume, counts once, with the last
+    /// value.
     pub(crate) reports: Vec<Report>,
-    /// Whether the run has said that it is done, and was not started again since.
+    /// True if the run has finished and was not started again since.
     pub(crate) is_over: bool,
     time: RunTime,
 }
@@ -36,18 +36,17 @@ impl TrialEvents {
         }
     }
 
-    /// Seconds in which the run ran, without the pauses between its starts; `None` before its first
-    /// word.
+    /// Running time in seconds, without the pauses between starts; `None` before the first event.
     pub(crate) fn seconds(&self) -> Option<f64> {
         self.time.seconds()
     }
 
-    /// As [`TrialEvents::seconds`], of a run that runs now.
+    /// The same for a run that is running.
     pub(crate) fn seconds_until_now(&self) -> Option<f64> {
         self.time.seconds_until_now()
     }
 
-    /// Reads what is new. A file that is not there yet has nothing new.
+    /// Reads on to the end of the file, which may not exist yet.
     pub(crate) fn poll(&mut self) -> Result<(), files::Error> {
         let news = self.events.poll()?;
         if news.is_anew {
@@ -94,14 +93,13 @@ impl TrialEvents {
     }
 }
 
-/// When a line was said.
+/// The time of a line.
 fn time_of(line: &str) -> Option<Timestamp> {
     let (_, rest) = line.split_once("\"time\":\"")?;
     rest.split_once('"')?.0.parse().ok()
 }
 
-/// Whether the last words of a start are those of its run: one that was stopped goes on, whether it
-/// had saved or not.
+/// True if a `finished` event ends the run: a stopped run goes on, whether it had saved or not.
 fn ends_the_run(finished: &Value) -> bool {
     let reason = finished.get("reason").and_then(|reason| Reason::deserialize(reason).ok());
     matches!(reason, Some(Reason::Completed | Reason::EarlyStopped | Reason::OutOfTime))

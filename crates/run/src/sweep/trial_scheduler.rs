@@ -1,4 +1,4 @@
-//! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as
+//! The scheduler of all trials: draws, starts, follows, prunes, journals, and starts the next as
 //! soon as there is room. One thread decides; one thread per running trial watches its ranks.
 
 mod preflight;
@@ -24,7 +24,7 @@ use crate::sweep::view::View;
 use crate::sweep::{Error, is_trial, range_test, results};
 use crate::terminal::counted;
 
-/// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
+/// Runs a sweep, or continues it: the trials in its folder are not run again.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     run_for(order, trainer, None)
 }
 
-/// As [`run`], for the worker `asked_by` of a shared sweep if that is given.
+/// Like [`run`], on request of the worker `asked_by` of a shared sweep, if given.
 pub(super) fn run_for(
     order: Order<'_>,
     trainer: &dyn Trainer,
@@ -59,13 +59,13 @@ pub(super) fn run_for(
     drop(turn);
     match &story {
         None => journal.opened(&subject)?,
-        Some(story) if asked_by.is_some() || !subject.is_told_by(&story.subject) => {
+        Some(story) if asked_by.is_some() || !subject.is_recorded_in(&story.subject) => {
             journal.extended(&subject, asked_by)?;
         }
         Some(_) => {}
     }
     clear(&order, &session.trials);
-    let ended = session.live(&mut journal)?;
+    let ended = session.run(&mut journal)?;
     let trials = session.trials;
     let ranking = session.ranking;
     if ended != Ended::Extended {
@@ -78,8 +78,7 @@ pub(super) fn run_for(
     Ok((ended, Story { subject, trials, opened, extended_by }))
 }
 
-/// A sweep that is ready to run after what its folder holds, and what it is about. Nothing is
-/// written.
+/// Prepares a sweep to continue from the contents of its folder. Nothing is written.
 fn checked_session<'a>(
     order: Order<'a>,
     trainer: &'a dyn Trainer,
@@ -89,9 +88,9 @@ fn checked_session<'a>(
     let base = order.base_values();
     let method = order.method()?;
     let ranking = order.ranking()?;
-    let points = asked(&order, method.as_ref(), &base)?;
+    let points = known_points(&order, method.as_ref(), &base)?;
     let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
-    let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);
+    let TrialPlan { points, total, repeated } = TrialPlan::of(&order, points, &base, &trials);
     let subject = subject(&order, total);
     let earlier = story.map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
@@ -118,8 +117,8 @@ fn checked_session<'a>(
     Ok((session, subject))
 }
 
-/// Whether a sweep of which `story` is known lacks something that the order asks for: trials, or
-/// with `--extend` another search. It can be run, or this fails.
+/// Returns true if the order asks for more than the sweep of `story` has: more trials, or with
+/// `--extend` another search. Fails if that cannot be run.
 pub(super) fn extends(
     order: Order<'_>,
     trainer: &dyn Trainer,
@@ -135,24 +134,24 @@ pub(super) fn extends(
     Ok(is_more)
 }
 
-/// What the sweep of this order is about after these trials.
+/// The subject of the order's sweep after these trials.
 fn subject_of(order: &Order<'_>, trials: &[Trial]) -> Result<Subject, Error> {
     let base = order.base_values();
-    let points = asked(order, order.method()?.as_ref(), &base)?;
-    Ok(subject(order, Ahead::of(order, points, &base, trials).total))
+    let points = known_points(order, order.method()?.as_ref(), &base)?;
+    Ok(subject(order, TrialPlan::of(order, points, &base, trials).total))
 }
 
 /// The sweep of an order as the journal has it: another process may have extended it since.
 pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Error> {
     let own = order.sweep.clone();
-    let is_known = subject_of(order, &story.trials)?.is_told_by(&story.subject);
+    let is_known = subject_of(order, &story.trials)?.is_recorded_in(&story.subject);
     Ok(match story.subject.search() {
         Some(search) if !is_known => Sweep { search, trials: Some(story.subject.trials), ..own },
         _ => own,
     })
 }
 
-/// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
+/// The end of the sweep as its folder has it, if all trials have ended. Nothing is written.
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;
@@ -168,8 +167,8 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     Ok(is_over.then_some((Ended::Done { failed }, story)))
 }
 
-/// The points of a method that knows them beforehand.
-fn asked(
+/// The points of a method that knows all points beforehand.
+fn known_points(
     order: &Order<'_>,
     method: &dyn Method,
     base: &BaseValues,
@@ -181,18 +180,18 @@ fn asked(
     Ok(points)
 }
 
-/// What is to come after some trials.
-struct Ahead {
-    /// Points that no trial has had, in their order, of a method that knows them beforehand.
+/// The trials to come.
+struct TrialPlan {
+    /// Untried points in order, for a method that knows all points beforehand.
     points: Option<VecDeque<Values>>,
-    /// Trials in all: those that there are, of which some may have been points of an earlier
-    /// search, and the settings that are left, up to the number that is asked for.
+    /// Total number of trials: the present ones, of which some may be points of an earlier search,
+    /// and the remaining settings, up to the number requested.
     total: usize,
-    /// Folds or seeds that every setting is trained with.
+    /// Repeats of every setting over folds or seeds.
     repeated: Option<Repeated>,
 }
 
-impl Ahead {
+impl TrialPlan {
     fn of(
         order: &Order<'_>,
         points: Option<Vec<Values>>,
@@ -217,7 +216,7 @@ impl Ahead {
     }
 }
 
-/// What is not as a person may expect.
+/// Remarks on what a user may not expect.
 fn notes(order: &Order<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<String> {
     let search = &order.sweep.search;
     let mut notes = Vec::new();
@@ -252,8 +251,8 @@ fn subject(order: &Order<'_>, total: usize) -> Subject {
     Subject::new(&sweep.name, &sweep.search, total, order.base)
 }
 
-/// Refuses checkpoints that a sweep of this name has left whose records are gone: a trial of the
-/// same number that is interrupted would go on from them.
+/// Refuses checkpoints of an earlier sweep of this name whose records are gone: an interrupted
+/// trial of the same number would resume from them.
 fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
     let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
     let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
@@ -263,7 +262,7 @@ fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
     first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
 }
 
-/// Takes possession of the folder of a sweep that begins.
+/// Creates and locks the folder of a new sweep.
 fn new_folder(folder: &Path) -> Result<RunLock, Error> {
     let lock = prepared_folder(folder)?;
     if folder.join(journal::NAME).exists() {
@@ -289,7 +288,7 @@ fn is_same_sweep(
     Err(Error::Changed { folder: folder.to_owned(), changes, can_extend })
 }
 
-/// Whether the folder that a sweep would have holds another one, which it cannot continue.
+/// Returns true if the folder of the sweep holds another one, which it cannot continue.
 pub fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Error> {
     let folder = base.experiment.logging.dir.join(&sweep.name);
     let Some(story) = journal::read(&folder)? else { return Ok(false) };

@@ -1,6 +1,6 @@
-//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain
-//! lines. The thread that decides draws them, so nothing here waits for a terminal: what it does
-//! not take now is left out.
+//! Terminal output of a running sweep: a bar for each running trial and one for all of them, or
+//! plain lines. The scheduling thread draws them, so nothing here waits for a terminal: output that
+//! it does not take now is dropped.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ pub(crate) struct View {
     goal: Mode,
     ranking: Ranking,
     total: usize,
-    /// Trials that can run at the same time, as was said last.
+    /// Number of concurrent trials as last printed.
     concurrent: usize,
     began: Instant,
-    /// Trials that were done before this process began.
+    /// Number of trials that had ended before this process began.
     before: usize,
-    /// Trials whose end was said, and those before: one that is given up ends when its ranks have.
+    /// Number of trials whose end was printed, and those before: a pruned one ends with its ranks.
     done: usize,
     bars: MultiProgress,
     sum: ProgressBar,
@@ -60,7 +60,7 @@ impl View {
         }
     }
 
-    /// First words; `open` says what trials are that have begun and not ended.
+    /// Prints the first lines; `open` describes trials that have started and not ended.
     pub(crate) fn opened(
         &mut self,
         folder: &Path,
@@ -90,7 +90,7 @@ impl View {
         self.update(trials);
     }
 
-    /// A trial runs; `how` it begins: "started", "resumed" ...
+    /// Adds a running trial; `how` is "started", "resumed" ...
     pub(crate) fn started(&mut self, trial: &Trial, how: &str) {
         let values = values_of(trial);
         self.say(&format!("trial {} {how}: {values}", trial.number));
@@ -127,7 +127,7 @@ impl View {
         self.say(&format!("trial {} has lost its worker; another one resumes it", trial.number));
     }
 
-    /// So many trials can run at the same time now.
+    /// Prints the number of concurrent trials if it has changed.
     pub(crate) fn has_capacity(&mut self, concurrent: usize) {
         if concurrent != self.concurrent {
             self.concurrent = concurrent;
@@ -149,7 +149,7 @@ impl View {
         self.sum.finish_and_clear();
     }
 
-    /// How a trial ended, and what is the best so far.
+    /// The outcome of a trial, and the best trial so far.
     fn line(&self, trial: &Trial, trials: &[Trial]) -> String {
         let time = duration(trial.seconds);
         let value = self.shown(trial.value(self.goal));
@@ -191,7 +191,7 @@ impl View {
         self.sum.set_message(message);
     }
 
-    /// Time that the rest takes if it takes as long as what was done here.
+    /// Time left if the remaining trials take as long as those of this process.
     fn time_left(&self, done: usize) -> Option<Duration> {
         let here = done.checked_sub(self.before).filter(|here| *here > 0)?;
         let left = self.total.saturating_sub(done);
@@ -258,11 +258,11 @@ fn bar(length: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::example_sweeps::{Lab, trial};
+    use crate::sweep::example_sweeps::{SweepFixture, trial};
 
     #[test]
     fn a_trial_that_is_given_up_counts_when_its_ranks_have_ended() {
-        let lab = Lab::new("random", 2);
+        let lab = SweepFixture::new("random", 2);
         let ranking = Ranking::plain(Mode::Min);
         let mut view = View::new(Screen::Silent, &lab.sweep, ranking, 2);
         view.opened(lab.folder.path(), 2, &[], 0, "interrupted");

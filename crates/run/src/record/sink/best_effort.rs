@@ -1,4 +1,5 @@
-//! A sink that may be slow, on a thread of its own behind a bounded queue: no step waits for the sink.
+//! A sink that may be slow, on a thread of its own behind a bounded queue: no step waits for the
+//! sink.
 //!
 //! Events that do not fit into the queue are dropped and counted. When a start of the run ends, the
 //! sink has a limited time for the events in the queue; a thread that is not done by then is left
@@ -95,8 +96,8 @@ impl QueuedSink {
         self.queue.changed.notify_all();
     }
 
-    /// Waits until the queue is empty or `deadline`; the rest is dropped. Returns a warning with the
-    /// number of dropped events, if any.
+    /// Waits until the queue is empty or `deadline`; the rest is dropped. Returns a warning with
+    /// the number of dropped events, if any.
     pub(in crate::record) fn finish(&mut self, deadline: Instant) -> Option<String> {
         let thread = self.thread.take()?;
         let mut state = self.queue.lock();

@@ -1,8 +1,8 @@
 //! `csv` in `logging.sinks`
 //!
-//! `metrics.csv`: one row per recorded step and per evaluation, and one for the test. Accuracies are
-//! shares, 0 to 1. A resume cuts the rows of the steps that it repeats, so that the file ends equal to
-//! that of an undisturbed run, except for speed.
+//! `metrics.csv`: one row per recorded step and per evaluation, and one for the test. Accuracies
+//! are shares, 0 to 1. A resume cuts the rows of the steps that it repeats, so that the file ends
+//! equal to that of an undisturbed run, except for speed.
 
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Sink for Csv {
             measured.extend(earlier(&path, &measured));
         }
         let is_over = resumed_from >= *total_steps;
-        let until = Until { step: resumed_from, unfinished, is_over };
+        let until = CutPoint { step: resumed_from, unfinished, is_over };
         let lines = rewritten(&path, |old| cut(old, until, &measured))?;
         Ok(Box::new(OpenCsv { lines, measured, was_over: is_over }))
     }
@@ -58,7 +58,7 @@ impl OpenSink for OpenCsv {
         if self.was_over && matches!(stamped.event, Event::Tested(_)) {
             // It is said again.
             let path = self.lines.path().to_owned();
-            let until = Until { step: u64::MAX, unfinished: None, is_over: false };
+            let until = CutPoint { step: u64::MAX, unfinished: None, is_over: false };
             self.lines = rewritten(&path, |old| cut(old, until, &self.measured))?;
         }
         Ok(self.lines.push(&row)?)
@@ -93,7 +93,7 @@ const SUCCESS: &str = "success";
 
 /// The rows to keep when a run resumes: those up to `step`, 0 for a fresh run.
 #[derive(Clone, Copy)]
-struct Until {
+struct CutPoint {
     step: u64,
     /// Unfinished work of that step.
     unfinished: Option<Unfinished>,
@@ -156,9 +156,9 @@ fn header(measured: &[String]) -> String {
     all.collect::<Vec<_>>().join(",")
 }
 
-/// Returns the header and the complete rows of `old` up to a step; the test's row only if the run is
-/// over. Columns that `old` lacks are empty.
-fn cut(old: &str, until: Until, measured: &[String]) -> String {
+/// Returns the header and the complete rows of `old` up to a step; the test's row only if the run
+/// is over. Columns that `old` lacks are empty.
+fn cut(old: &str, until: CutPoint, measured: &[String]) -> String {
     let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
     // The run may measure other metrics than before: columns are found by their names.
@@ -220,7 +220,7 @@ mod tests {
     use crate::record::example_events;
 
     fn open(path: &Path, step: u64, total_steps: u64, measured: &[String]) -> Result<Lines, Error> {
-        let until = Until { step, unfinished: None, is_over: step >= total_steps };
+        let until = CutPoint { step, unfinished: None, is_over: step >= total_steps };
         rewritten(path, |old| cut(old, until, measured))
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let kept = |evaluations: Option<u64>| {
             let unfinished =
                 evaluations.map(|evaluations| Unfinished { evaluations, epoch_is_closed: false });
-            let kept = cut(old, Until { step: 4, unfinished, is_over: false }, &measured);
+            let kept = cut(old, CutPoint { step: 4, unfinished, is_over: false }, &measured);
             kept.lines()
                 .skip(1)
                 .map(|row| row.rsplit(',').next().unwrap().to_owned())

@@ -3,8 +3,8 @@
 //! `events.jsonl`: one line per event, with its time and step. A resumed run appends to it; its
 //! `started` line has the step that it resumes from.
 //!
-//! The state of a run is read from this file, so a run without the sink writes it too, except for the
-//! steps.
+//! The state of a run is read from this file, so a run without the sink writes it too, except for
+//! the steps.
 
 use std::path::{Path, PathBuf};
 
@@ -102,9 +102,9 @@ impl Log {
         Ok(())
     }
 
-    /// The events that led to the present state: without those after the step from which a later start
-    /// resumed, since these steps were repeated, and without the end before it, unless nothing was
-    /// left to do. The end of a start that had nothing to do does not count.
+    /// The events that led to the present state: without those after the step from which a later
+    /// start resumed, since these steps were repeated, and without the end before it, unless
+    /// nothing was left to do. The end of a start that had nothing to do does not count.
     pub fn effective(&self) -> Vec<&Stamped> {
         let mut kept: Vec<&Stamped> = Vec::new();
         for stamped in &self.events {

@@ -1,6 +1,6 @@
-//! The rare events of `events.jsonl`: all but the steps and the ranks' reports in between, which are
-//! nearly all lines of a long run. Reads on as the file grows; the beginning and the end of a long
-//! file are available before the whole of it is read.
+//! The rare events of `events.jsonl`: all but the steps and the ranks' reports in between, which
+//! are nearly all lines of a long run. Reads on as the file grows; the beginning and the end of a
+//! long file are available before the whole of it is read.
 
 use std::io::{BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -79,8 +79,8 @@ impl Milestones {
         self.is_whole
     }
 
-    /// Reads enough for the state of a run: all of a short file, the beginning and the end of a long
-    /// one.
+    /// Reads enough for the state of a run: all of a short file, the beginning and the end of a
+    /// long one.
     pub fn glance(&mut self) -> Result<(), Error> {
         let length = self.path.metadata().map_or(0, |found| found.len());
         if self.is_whole || length < LONG {
@@ -173,8 +173,8 @@ impl Milestones {
     }
 }
 
-/// Reads the starts of a run and its ranks' reports about themselves, in file order; of many reports
-/// about as many as a chart can show.
+/// Reads the starts of a run and its ranks' reports about themselves, in file order; of many
+/// reports about as many as a chart can show.
 pub fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
     let Ok(file) = files::open(path) else { return Ok(Vec::new()) };

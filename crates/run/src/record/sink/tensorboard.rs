@@ -102,8 +102,8 @@ fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
     Some(Message::at(now, step).message(5, &summary).record())
 }
 
-/// Returns a name behind those of earlier starts, even if the clock went back: TensorBoard reads files
-/// in the order of their names.
+/// Returns a name behind those of earlier starts, even if the clock went back: TensorBoard reads
+/// files in the order of their names.
 fn free_name(folder: &Path, now: Timestamp) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(folder).map_err(files::Error::io("read", folder))?;
     let newest =
@@ -130,7 +130,8 @@ fn of_step(done: &StepDone) -> Vec<(&str, f64)> {
     always.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect()
 }
 
-/// Scalars of an evaluation, without the means over the steps of an epoch: each step is there already.
+/// Scalars of an evaluation, without the means over the steps of an epoch: each step is there
+/// already.
 fn of_evaluation(evaluated: &Evaluated) -> Vec<(&str, f64)> {
     let own = evaluated.metrics.iter().filter(|(tag, _)| !tag.starts_with("train/"));
     own.map(|(tag, value)| (tag.as_str(), *value)).collect()
@@ -179,7 +180,8 @@ impl Message {
     }
 }
 
-/// Encodes a number as seven bits per byte, the lowest first; all bytes but the last have the high bit.
+/// Encodes a number as seven bits per byte, the lowest first; all bytes but the last have the high
+/// bit.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 128 {

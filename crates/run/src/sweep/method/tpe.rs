@@ -167,8 +167,8 @@ fn groups<'a>(parameters: &[&'a Parameter], trials: &[&[Values]]) -> Vec<Vec<&'a
     groups
 }
 
-/// Where a trial lies on the axes of a group; `None` if one of its parameters did not count, or had
-/// a value that the space does not hold any more.
+/// Coordinates of a trial on the axes of a group; `None` if a parameter did not count, or had a
+/// value that the space no longer contains.
 fn place_of_trial(group: &[&Parameter], values: &Values) -> Option<Vec<f64>> {
     let place = |parameter: &&Parameter| {
         let value = value_of(values, &parameter.key)?;
@@ -195,7 +195,7 @@ fn axis(domain: &Domain) -> Axis {
     }
 }
 
-/// The place of a value on its axis.
+/// Coordinate of a value on its axis.
 pub(crate) fn place_of(domain: &Domain, value: &Json) -> Option<f64> {
     let number = || value.as_f64();
     match domain {
@@ -215,7 +215,7 @@ pub(crate) fn place_of(domain: &Domain, value: &Json) -> Option<f64> {
     }
 }
 
-/// The way back.
+/// Inverse of [`place_of`].
 fn value_at(domain: &Domain, place: f64) -> Json {
     match domain {
         Domain::Categorical { values } => {
@@ -243,7 +243,7 @@ mod tests {
     use crate::sweep::sampler::Tried;
     use crate::sweep::trial::{Length, Report, cost};
 
-    /// What `method` draws after these trials.
+    /// The values that `method` draws after these trials.
     fn drawn(
         method: &dyn Method,
         search: &Search,
@@ -385,7 +385,7 @@ mod tests {
         (search, trials)
     }
 
-    /// How many of forty draws are near the best trials.
+    /// Number of draws, out of forty, near the best trials.
     fn near_the_best(search: &Search, base: &BaseValues, trials: &[Trial]) -> usize {
         let near = |number: &u32| {
             let values = drawn(&Tpe {}, search, base, *number, trials);

@@ -77,12 +77,12 @@ impl Pruner for Asha {
 }
 
 impl Asha {
-    /// Whether there is a first rung.
+    /// True if there is a first rung.
     fn is_sound(&self) -> bool {
         countable("min_resource", self.min_resource).is_none()
     }
 
-    /// The rungs that are reached with `spent`, lowest first: `min_resource` x
+    /// The rungs reached with `spent`, lowest first: `min_resource` x
     /// `reduction_factor`^k.
     fn rungs(&self, spent: f64) -> impl Iterator<Item = f64> + use<> {
         let factor = self.reduction_factor as f64;

@@ -1,4 +1,4 @@
-//! Whether trials can be run, before the first is.
+//! Checks of trials before the first one runs.
 
 use serde_json::Value;
 
@@ -11,13 +11,13 @@ use crate::sweep::trial::{Length, State, Trial};
 use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
 use crate::sweep::trial_scheduler::shown;
 
-/// Trials that are checked before the first is started; those after them when their turn comes.
+/// Number of trials checked before the first is started; later ones are checked at their start.
 const MAX_CHECKED: usize = 1000;
-/// Refused trials of which those values are looked for that are to blame.
+/// Number of refused trials for which the values to blame are searched.
 const MAX_NAMED: usize = 8;
 
 impl Session<'_> {
-    /// Every trial that is known before any result is, decided.
+    /// Checks every trial that is known before any result.
     pub(in crate::sweep::trial_scheduler) fn check_ahead(&mut self) -> Result<(), Error> {
         let first = self.trials.len() as u32 + 1;
         let left = self.total.saturating_sub(self.trials.len());
@@ -55,8 +55,7 @@ impl Session<'_> {
         if self.trials.is_empty() { self.check_pruner(&lengths) } else { Ok(()) }
     }
 
-    /// The values of so many trials from `first` on, as they are drawn if the trials before them
-    /// run to their ends.
+    /// The values of `n` trials from `first` on, as drawn if all trials before them finish.
     fn draws_ahead(&self, first: u32, n: usize) -> Result<Vec<Values>, Error> {
         let mut trials = self.trials.clone();
         let mut tried = Tried::of(&self.trials, &self.base);
@@ -71,7 +70,7 @@ impl Session<'_> {
         Ok(found)
     }
 
-    /// What is wrong with the base by itself, if it is what is wrong with all trials.
+    /// The problem of the base by itself, if it is also the problem of all trials.
     fn wrong_in_base(&self, reasons: &[String]) -> Option<String> {
         let first =
             reasons.first().filter(|first| reasons.iter().all(|reason| reason == *first))?;
@@ -79,7 +78,7 @@ impl Session<'_> {
         (why == *first).then_some(why)
     }
 
-    /// Refuses a pruner that could give up none of the trials of these lengths.
+    /// Refuses a pruner that could stop none of the trials of these lengths.
     fn check_pruner(&mut self, lengths: &[Length]) -> Result<(), Error> {
         let Some(least) = self.ranking.pruner.least() else { return Ok(()) };
         let amount = |every: Every| match every {
@@ -100,8 +99,8 @@ impl Session<'_> {
         too_short.map_or(Ok(()), |longest| Err(Error::NeverPruned { least, longest }))
     }
 
-    /// If there is anything left to train, the data are those of the first trial that has trained:
-    /// what was reached on others could not be compared. One without a checkpoint begins again.
+    /// If there is anything left to train, requires the data of the first trial that has trained:
+    /// results on other data cannot be compared. A trial without a checkpoint begins again.
     pub(in crate::sweep::trial_scheduler) fn check_data(&self) -> Result<(), Error> {
         let order = self.order;
         let is_open = |trial: &Trial| trial.state == State::Running || order.retries(trial);
@@ -123,8 +122,8 @@ impl Session<'_> {
         Err(Error::OtherData { folder: folders.logs, differences })
     }
 
-    /// Those of the values of a trial that cannot be run without any one of which it could; all if
-    /// there is none.
+    /// Values that prevent a trial from running: without any one of them it could run. All values
+    /// if there is none.
     fn causes(&self, values: &Values) -> Values {
         let is_cause = |(key, _): &&(String, Value)| {
             let rest: Values = values.iter().filter(|(other, _)| other != key).cloned().collect();

@@ -1,4 +1,4 @@
-//! The trials of a sweep that run: the next is started as soon as there is room for it.
+//! The running trials of a sweep: the next is started as soon as there is room for it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::View;
 use crate::sweep::{Error, pruner};
 
-/// How often running trials are listened to when nothing else happens.
+/// Interval for reading the reports of running trials.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a thread that watches a trial says.
+/// Message of a thread that watches a trial.
 enum Message {
     Step(u32, u64),
     Over(u32, Outcome),
@@ -39,16 +39,16 @@ pub(super) struct Running {
     pub(super) number: u32,
     pub(super) job: Arc<Job>,
     pub(super) tail: TrialEvents,
-    /// Reports that have been looked at.
+    /// Number of reports that were handled.
     pub(super) seen: usize,
-    /// Whether it was given up: its end is written down, and its ranks leave.
+    /// True once it was pruned: its end is journalled, and its ranks stop.
     pub(super) is_cut: bool,
     pub(super) began: Instant,
 }
 
 impl Running {
-    /// Seconds of all its starts. Rounded as the journal keeps it, so that a trial is the same
-    /// before and after a restart.
+    /// Running time of all its starts in seconds, rounded as in the journal, so that a trial is the
+    /// same before and after a restart.
     pub(super) fn seconds(&self) -> f64 {
         // A run that failed before its first word has said no time.
         let seconds = self.tail.seconds().unwrap_or_else(|| self.began.elapsed().as_secs_f64());
@@ -56,7 +56,7 @@ impl Running {
     }
 }
 
-/// What the thread that decides listens to.
+/// Inputs of the thread that decides.
 struct Inbox {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
@@ -72,11 +72,11 @@ pub(super) struct Session<'a> {
     pub(super) method: Box<dyn Method>,
     pub(super) ranking: Ranking,
     pub(super) base: BaseValues,
-    /// Points that no trial has had, of a method that knows them beforehand.
+    /// Untried points, for a method that knows all points beforehand.
     pub(super) points: Option<VecDeque<Values>>,
-    /// Folds or seeds that every setting is trained with, of a method that draws settings.
+    /// Repeats of every setting over folds or seeds, for a method that draws settings.
     pub(super) repeated: Option<Repeated>,
-    /// What a person should know about the trials before they run.
+    /// Remarks for the user before the trials run.
     pub(super) notes: Vec<String>,
     pub(super) total: usize,
     pub(super) folder: PathBuf,
@@ -87,7 +87,7 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Runs trials until all are done, or a signal stops it.
-    pub(super) fn live(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
+    pub(super) fn run(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
         let (sender, receiver) = channel();
         let mut inbox = Inbox {
             sender,
@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
         self.view.opened(&self.folder, self.capacity(), &self.trials, retried, open);
         self.notes.iter().for_each(|note| self.view.say(note));
         let ended = std::thread::scope(|scope| {
-            let ended = self.serve(scope, journal, &mut inbox);
+            let ended = self.run_loop(scope, journal, &mut inbox);
             if ended.is_err() {
                 // A journal that cannot be written ends the sweep; its trials save and leave first.
                 self.running.iter().for_each(|running| running.job.waker.wake());
@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
         ended
     }
 
-    fn serve<'scope>(
+    fn run_loop<'scope>(
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         journal: &mut Journal,
@@ -121,7 +121,7 @@ impl<'a> Session<'a> {
         'a: 'scope,
     {
         let mut stopped: Option<Ended> = None;
-        self.adopt(scope, journal, &inbox.sender)?;
+        self.follow_running(scope, journal, &inbox.sender)?;
         loop {
             if stopped.is_none() && self.trainer.is_extended() {
                 stopped = Some(Ended::Extended);
@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
             if interrupted || inbox.preemption.take() > 0 {
                 stopped = Some(Ended::Stopped { interrupted });
             }
-            self.listen(journal)?;
+            self.poll_reports(journal)?;
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
                 Ok(Message::Over(number, Outcome::Stopped)) if stopped == Some(Ended::Extended) => {
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
                 Ok(Message::Over(number, outcome)) => {
                     let is_stopping = stopped.is_some();
                     let outcome = if is_stopping { outcome.when_stopping() } else { outcome };
-                    if self.over(journal, number, outcome)? && stopped.is_none() {
+                    if self.trial_ended(journal, number, outcome)? && stopped.is_none() {
                         // Its ranks were stopped by a signal that we have not looked at yet.
                         let interrupted = inbox.interruption.take() > 0;
                         stopped = Some(Ended::Stopped { interrupted });
@@ -178,8 +178,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has failed trials tried again, if that is asked for, and those that could not write in any
-    /// case. Says how many.
+    /// Retries failed trials if requested, and those that could not write in any case. Returns
+    /// their number.
     fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
         let order = self.order;
         let trainer = self.trainer;
@@ -195,12 +195,12 @@ impl<'a> Session<'a> {
         Ok(retried)
     }
 
-    /// Trials that can run at the same time now.
+    /// Number of trials that can run at the same time now.
     fn capacity(&self) -> usize {
         self.trainer.capacity().unwrap_or_else(|| self.order.concurrent())
     }
 
-    /// Whether trials may be running that an earlier leader has started.
+    /// True if trials started by an earlier leader may be running.
     fn is_shared(&self) -> bool {
         self.trainer.capacity().is_some()
     }
@@ -209,9 +209,9 @@ impl<'a> Session<'a> {
         self.trials.iter().filter(|trial| trial.state == State::Failed).count()
     }
 
-    /// Follows every trial that another process trains for an earlier leader, however many there
-    /// are: each has its place already.
-    fn adopt<'scope>(
+    /// Follows every trial that another process trains for an earlier leader, even beyond the
+    /// capacity: each has its place already.
+    fn follow_running<'scope>(
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         journal: &mut Journal,
@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
         if let Err(error) = checked {
             (trial.state, trial.error) = (State::Failed, Some(error));
             self.trials.push(trial.clone());
-            self.close(journal, &trial)?;
+            self.record_end(journal, &trial)?;
             return Ok(true);
         }
         self.trials.push(trial.clone());
@@ -275,8 +275,8 @@ impl<'a> Session<'a> {
         self.draw(number, &self.trials, &Tried::of(&self.trials, &self.base))
     }
 
-    /// The values of the trial `number` where these are the trials before it, which have tried
-    /// this; `None` if nothing is left.
+    /// Draws the values of the trial `number` after `trials`, whose settings are `tried`; `None` if
+    /// nothing is left.
     pub(super) fn draw(
         &self,
         number: u32,
@@ -300,7 +300,7 @@ impl<'a> Session<'a> {
         if drawn.is_none() && trials.is_empty() { Err(Error::NothingLeft) } else { Ok(drawn) }
     }
 
-    /// What the method proposes, unless a trial has had it: then one of those that are left.
+    /// The values that the method proposes; if a trial has had them, untried ones.
     fn draw_setting(
         &self,
         search: &Search,
@@ -340,12 +340,12 @@ impl<'a> Session<'a> {
         self.view.started(trial, how);
         if resume {
             // What it reported before it was interrupted may say all already.
-            self.listen(journal)?;
+            self.poll_reports(journal)?;
             let known = self.running.iter().find(|running| running.number == number);
             let says_all = known.is_some_and(|running| running.is_cut || running.tail.is_over);
             // The end of one that another process trains is waited for.
             if says_all && !self.trainer.is_under_way(number) {
-                self.over(journal, number, Outcome::Done)?;
+                self.trial_ended(journal, number, Outcome::Done)?;
                 return Ok(());
             }
         }
@@ -362,8 +362,8 @@ impl<'a> Session<'a> {
         thread.map(|_| ()).map_err(Error::system("start a thread"))
     }
 
-    /// Reads what running trials have reported, and gives up those that are not worth it.
-    fn listen(&mut self, journal: &mut Journal) -> Result<(), Error> {
+    /// Reads the reports of running trials, and prunes.
+    fn poll_reports(&mut self, journal: &mut Journal) -> Result<(), Error> {
         for index in 0..self.running.len() {
             let running = &mut self.running[index];
             if running.is_cut {
@@ -375,15 +375,15 @@ impl<'a> Session<'a> {
                 continue;
             };
             self.trials[at].reports.clone_from(&running.tail.reports);
-            self.judge(journal, index, at)?;
+            self.decide(journal, index, at)?;
         }
         Ok(())
     }
 
-    /// Decides about each report of a running trial once. Either decision is written down before
-    /// anything follows from it: one that was kept is not asked again after a restart, when it
+    /// Decides about each report of a running trial once. Either decision is journalled before
+    /// anything depends on it: a report that was kept is not judged again after a restart, when it
     /// would be compared with other trials.
-    fn judge(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
+    fn decide(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
         let goal = self.ranking.goal;
         let pruner = self.ranking.pruner.clone();
         while self.running[index].seen < self.trials[at].reports.len() {
@@ -407,8 +407,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives up a running trial at the report that was seen last: it has ended as soon as that is
-    /// written down.
+    /// Prunes a running trial at the report that was handled last: it has ended as soon as that is
+    /// journalled.
     fn give_up(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
         failpoint::reach("sweep.prune");
         let running = &mut self.running[index];
@@ -423,15 +423,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What follows from the end of a trial's ranks. Returns whether it was stopped by a signal of
-    /// its own.
-    fn over(
+    /// Handles the end of a trial's ranks. Returns true if a signal of its own stopped the trial.
+    fn trial_ended(
         &mut self,
         journal: &mut Journal,
         number: u32,
         outcome: Outcome,
     ) -> Result<bool, Error> {
-        self.listen(journal)?;
+        self.poll_reports(journal)?;
         let Some(index) = self.running.iter().position(|running| running.number == number) else {
             return Ok(false);
         };
@@ -470,11 +469,11 @@ impl<'a> Session<'a> {
         };
         (trial.state, trial.error, trial.seconds) = (state, error, running.seconds());
         let trial = trial.clone();
-        self.close(journal, &trial)?;
+        self.record_end(journal, &trial)?;
         Ok(false)
     }
 
-    fn close(&mut self, journal: &mut Journal, trial: &Trial) -> Result<(), Error> {
+    fn record_end(&mut self, journal: &mut Journal, trial: &Trial) -> Result<(), Error> {
         failpoint::reach("sweep.end");
         journal.ended(trial, self.order.sweep.search.goal)?;
         failpoint::reach("sweep.ended");
@@ -483,13 +482,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether there is anything that a trial in these folders could go on from.
+/// Returns true if a trial in these folders has a checkpoint to resume from.
 pub(super) fn has_checkpoint(folders: &RunFolders) -> bool {
     checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty())
 }
 
-/// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had
-/// none yet.
+/// Words for the start of a trial: an interrupted one may have lost its checkpoints, or had none
+/// yet.
 fn begins(resume: bool, folders: &RunFolders) -> &'static str {
     match resume {
         false => "started",

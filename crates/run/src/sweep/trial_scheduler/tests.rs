@@ -13,14 +13,14 @@ use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::{Auto, Every};
 use crate::files::{self, Lines};
 use crate::record::EVENTS;
-use crate::sweep::example_sweeps::Lab;
+use crate::sweep::example_sweeps::SweepFixture;
 use crate::sweep::pruner::Asha;
 use crate::sweep::ranking::best;
 use crate::sweep::request::{Cause, Job, Machine, Outcome};
 use crate::sweep::trial::{Length, Report, State, id};
 use crate::user_error::UserError;
 
-impl Lab {
+impl SweepFixture {
     fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
         let (ended, story) = run(self.order(), trainer).unwrap();
         (ended, story.trials)
@@ -31,7 +31,7 @@ impl Lab {
     }
 }
 
-/// What a fake training does at its n-th start.
+/// Outcome of a fake training at its n-th start.
 type Script = Box<dyn Fn(usize, f64) -> Outcome + Sync>;
 
 /// Trains by writing four reports of the learning rate itself, the later the better.
@@ -39,7 +39,7 @@ struct Fake {
     starts: AtomicUsize,
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
-    /// Where each start was resumed, and its rate.
+    /// For each start, whether it was a resume, and its rate.
     seen: Mutex<Vec<(bool, f64)>>,
     script: Script,
 }
@@ -133,7 +133,7 @@ impl Trainer for Picky {
 
 #[test]
 fn all_trials_run_once_and_the_best_is_found() {
-    let lab = Lab::new("random", 8);
+    let lab = SweepFixture::new("random", 8);
     let fake = fake(|_, _| Outcome::Done);
     let (ended, trials) = lab.run(&fake);
     assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 8));
@@ -158,9 +158,9 @@ fn all_trials_run_once_and_the_best_is_found() {
 #[test]
 fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
     for method in ["random", "tpe"] {
-        let whole = Lab::new(method, 14);
+        let whole = SweepFixture::new(method, 14);
         let (_, expected) = whole.run(&fake(|_, _| Outcome::Done));
-        let parts = Lab::new(method, 14);
+        let parts = SweepFixture::new(method, 14);
         // Every third start is stopped in the middle of its trial.
         let fake = fake(|start, _| if start % 3 == 0 { Outcome::Stopped } else { Outcome::Done });
         let mut n_starts = 0;
@@ -187,7 +187,7 @@ fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
 
 #[test]
 fn trials_run_side_by_side_and_share_the_cores() {
-    let mut lab = Lab::new("random", 12);
+    let mut lab = SweepFixture::new("random", 12);
     lab.sweep.concurrent_trials = Auto::Given(3);
     let gate = std::sync::Barrier::new(3);
     // Twelve trials in threes: none goes on before three run.
@@ -209,13 +209,13 @@ fn trials_run_side_by_side_and_share_the_cores() {
 
 #[test]
 fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
-    let lab = Lab::new("random", 10);
+    let lab = SweepFixture::new("random", 10);
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) =
         lab.run(&fake(move |start, _| if start == 2 { failed() } else { Outcome::Done }));
     assert_eq!((ended, trials.len()), (Ended::Done { failed: 1 }, 10));
     assert_eq!(trials[1].error.as_deref(), Some("the disk is full"));
-    let lab = Lab::new("random", 10);
+    let lab = SweepFixture::new("random", 10);
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) = lab.run(&fake(move |_, _| failed()));
     assert_eq!((ended, trials.len()), (Ended::TooManyFailures, 4), "three are allowed");
@@ -223,7 +223,7 @@ fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
 
 #[test]
 fn a_diverged_trial_is_a_bad_one_but_no_failure() {
-    let lab = Lab::new("tpe", 12);
+    let lab = SweepFixture::new("tpe", 12);
     let diverged = |_, lr| {
         let error = "the loss is not finite".to_owned();
         if lr > 0.5 { Outcome::Failed { error, cause: Cause::Diverged } } else { Outcome::Done }
@@ -235,14 +235,14 @@ fn a_diverged_trial_is_a_bad_one_but_no_failure() {
 
 #[test]
 fn bad_trials_are_pruned_and_keep_their_reports_up_to_there() {
-    let mut lab = Lab::new("random", 12);
+    let mut lab = SweepFixture::new("random", 12);
     lab.sweep.search.pruner = asha();
     let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
     let pruned: Vec<&Trial> = trials.iter().filter(|t| t.state == State::Pruned).collect();
     assert!(pruned.len() >= 6, "{}", pruned.len());
     assert!(pruned.iter().all(|trial| [1, 3].contains(&trial.reports.len())));
     // The fake trains to its end before it is heard: what it reported later counts for nothing.
-    let again = Lab { sweep: lab.sweep.clone(), ..Lab::new("random", 12) };
+    let again = SweepFixture { sweep: lab.sweep.clone(), ..SweepFixture::new("random", 12) };
     let twice = fake(|start, _| if start % 2 == 0 { Outcome::Stopped } else { Outcome::Done });
     let found = loop {
         let (ended, trials) = again.run(&twice);
@@ -258,7 +258,7 @@ fn bad_trials_are_pruned_and_keep_their_reports_up_to_there() {
 
 #[test]
 fn another_search_is_refused_unless_it_extends() {
-    let mut lab = Lab::new("random", 4);
+    let mut lab = SweepFixture::new("random", 4);
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
     lab.sweep.search.seed = 9;
@@ -277,7 +277,7 @@ fn another_search_is_refused_unless_it_extends() {
 
 #[test]
 fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
-    let mut lab = Lab::new("grid", 1000);
+    let mut lab = SweepFixture::new("grid", 1000);
     let points =
         |n: u32| Domain::Categorical { values: (1..=n).map(|i| json!(f64::from(i))).collect() };
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", points(3))];
@@ -291,7 +291,7 @@ fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
 
 #[test]
 fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
-    let lab = Lab::new("random", 2);
+    let lab = SweepFixture::new("random", 2);
     let script = |start: usize, _: f64| {
         assert!(start != 1, "a panic on purpose");
         Outcome::Failed { error: "x".into(), cause: Cause::Other }
@@ -299,14 +299,14 @@ fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
     let (ended, trials) = lab.run(&fake(script));
     assert_eq!(ended, Ended::Done { failed: 2 });
     assert_eq!(trials[0].error.as_deref(), Some("ddprun panicked"));
-    let lab = Lab::new("random", 1);
+    let lab = SweepFixture::new("random", 1);
     let (_, trials) = lab.run(&Silent);
     assert_eq!(trials[0].error.as_deref(), Some("the run never reported `val/loss`"));
 }
 
 #[test]
 fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
-    let mut lab = Lab::new("random", 300);
+    let mut lab = SweepFixture::new("random", 300);
     let error = run(lab.order(), &Picky).err().unwrap();
     assert!(error.is_refusal() && error.to_string().contains("too small"), "{error}");
     assert!(!lab.folder.path().join("s").exists());
@@ -319,7 +319,7 @@ fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
 
 #[test]
 fn trials_side_by_side_have_gpus_of_their_own() {
-    let mut lab = Lab::new("random", 4);
+    let mut lab = SweepFixture::new("random", 4);
     lab.sweep.search.devices_per_trial = 2;
     (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Auto, 9);
     let order = lab.order_on(Machine { cores: 2, gpus: 4 });
@@ -377,7 +377,7 @@ fn asha() -> Choice {
 
 #[test]
 fn a_trial_is_asked_to_stop_when_that_is_written_down_and_not_before() {
-    let mut lab = Lab::new("random", 6);
+    let mut lab = SweepFixture::new("random", 6);
     lab.sweep.search.pruner = asha();
     let suspicious =
         Suspicious { journal: lab.folder.path().join("s"), asked: AtomicUsize::default() };
@@ -390,7 +390,7 @@ fn a_trial_is_asked_to_stop_when_that_is_written_down_and_not_before() {
 
 /// A journal in which the first trial, worse than the second, was interrupted after its first
 /// report.
-fn interrupted(lab: &Lab, was_kept: bool) {
+fn interrupted(lab: &SweepFixture, was_kept: bool) {
     let folder = lab.folder.path().join("s");
     files::create_folder(&folder.join("trial-0001")).unwrap();
     let search = &lab.sweep.search;
@@ -418,7 +418,7 @@ fn interrupted(lab: &Lab, was_kept: bool) {
 #[test]
 fn what_was_decided_about_a_report_is_not_decided_again_after_a_restart() {
     for (was_kept, state) in [(true, State::Finished), (false, State::Pruned)] {
-        let mut lab = Lab::new("random", 2);
+        let mut lab = SweepFixture::new("random", 2);
         lab.sweep.search.pruner = asha();
         interrupted(&lab, was_kept);
         let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
@@ -436,7 +436,7 @@ fn failing_once(cause: Cause) -> Fake {
 
 #[test]
 fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
-    let lab = Lab::new("random", 4);
+    let lab = SweepFixture::new("random", 4);
     let fake = failing_once(Cause::Storage);
     let (ended, trials) = lab.run(&fake);
     assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Failed));
@@ -450,7 +450,7 @@ fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
 
 #[test]
 fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
-    let lab = Lab::new("random", 4);
+    let lab = SweepFixture::new("random", 4);
     let fake = failing_once(Cause::Other);
     let (_, trials) = lab.run(&fake);
     assert_eq!(lab.run(&fake).1, trials);
@@ -462,7 +462,7 @@ fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
 
 #[test]
 fn pruned_trials_keep_their_checkpoints_only_if_that_is_asked_for() {
-    let mut lab = Lab::new("random", 8);
+    let mut lab = SweepFixture::new("random", 8);
     lab.sweep.search.pruner = asha();
     let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
     let checkpoints = lab.folder.path().join("c/s");
@@ -500,7 +500,7 @@ fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() 
 
 #[test]
 fn a_grid_of_20000_points_goes_on_in_the_time_of_reading_it() {
-    let mut lab = Lab::new("grid", 1);
+    let mut lab = SweepFixture::new("grid", 1);
     let line = Domain::IntUniform { min: 1, max: 20_000 };
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", line)];
     let fake = fake(|_, _| Outcome::Done);
@@ -524,7 +524,7 @@ fn a_grid_of_20000_points_goes_on_in_the_time_of_reading_it() {
 
 #[test]
 fn a_trial_that_a_list_holds_twice_is_run_once_however_often_the_sweep_is_started() {
-    let mut lab = Lab::new("list", 3);
+    let mut lab = SweepFixture::new("list", 3);
     let values = |lr: f64| vec![("optimizer.lr".to_owned(), json!(lr))];
     (lab.sweep.search.parameters, lab.sweep.trials) = (Vec::new(), None);
     lab.sweep.search.list = vec![values(0.5), values(0.5), values(0.25)];
@@ -556,7 +556,7 @@ impl Trainer for CalledOff {
 
 #[test]
 fn a_trial_that_fails_while_the_sweep_is_stopped_is_resumed() {
-    let mut lab = Lab::new("random", 2);
+    let mut lab = SweepFixture::new("random", 2);
     (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Given(2), 0);
     let (ended, trials) = lab.run(&CalledOff);
     assert_eq!(ended, Ended::TooManyFailures);

@@ -1,13 +1,13 @@
-//! What the leader of a shared sweep and a worker write to each other: two files of lines in the
-//! worker's folder, each with one writer at a time.
+//! Messages between the leader of a shared sweep and a worker: two files of lines in the worker's
+//! folder, each with one writer at a time.
 //!
 //! ```text
 //! workers/<worker>/commands.jsonl   leader -> worker     train, release
 //! workers/<worker>/reports.jsonl    worker -> leader     joined, extend, beat, ended, leaving
-//! workers/<worker>/.lock            held by the worker: free once it is gone, however it went
+//! workers/<worker>/.lock            held by the worker: free once it is gone, however it ended
 //! ```
 //!
-//! Files only grow, and are opened for each look: that is what a network file system keeps
+//! Files only grow, and are opened for each read: this is what a network file system keeps
 //! consistent between machines. A leader that takes over reads both files from their beginning.
 
 use serde::de::DeserializeOwned;
@@ -31,16 +31,15 @@ pub(super) struct Attempt {
     pub(super) attempt: u32,
 }
 
-/// A search that a worker asks for, in place of the one that the sweep has.
+/// A search that a worker requests in place of the sweep's present one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Extension {
-    /// What is searched from here on.
     pub(super) search: Search,
-    /// Trials in all; `None` = all points of the grid or list.
+    /// Total number of trials; `None` for all points of the grid or list.
     pub(super) trials: Option<usize>,
 }
 
-/// What the leader wants of a worker.
+/// Command of the leader to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub(super) enum Command {
@@ -50,25 +49,25 @@ pub(super) enum Command {
         attempt: Attempt,
         /// Changes of the base.
         changes: Vec<String>,
-        /// Whether the trial was begun before.
+        /// True if the trial was started before.
         resume: bool,
     },
-    /// The end of this attempt is known, or not wanted any more: stop it if it runs.
+    /// The outcome of this attempt is known or no longer needed: stop it if it runs.
     Release {
         #[serde(flatten)]
         attempt: Attempt,
     },
 }
 
-/// What a worker tells.
+/// Report of a worker to the leader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(super) enum Report {
-    /// It trains so many trials at a time.
+    /// The worker joined, and trains `slots` trials at a time.
     Joined { slots: usize },
-    /// Its command asks for more than the sweep has.
+    /// The worker's command asks for more than the sweep has.
     Extend(Box<Extension>),
-    /// It is there; the last step of each trial that it trains.
+    /// The worker is alive. Contains the last step of each of its trials.
     Beat { steps: Vec<(u32, u64)> },
     /// An attempt is over.
     Ended {
@@ -77,11 +76,11 @@ pub(super) enum Report {
         #[serde(flatten)]
         outcome: Outcome,
     },
-    /// It takes no more trials.
+    /// The worker takes no more trials.
     Leaving,
 }
 
-/// The messages that have come since the last look. A line that cannot be read says nothing.
+/// Reads the messages since the last call. Lines that cannot be parsed are skipped.
 pub(super) fn received<T: DeserializeOwned>(from: &mut Follower) -> Result<Vec<T>, files::Error> {
     let news = from.poll()?;
     Ok(news.lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())

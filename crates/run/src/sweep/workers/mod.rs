@@ -1,10 +1,10 @@
-//! A sweep that several machines share: each runs the same command in a folder that all of them
-//! see, without a server.
+//! A sweep shared by several machines: each runs the same command in a folder that all of them see,
+//! without a server.
 //!
 //! ```text
-//! all       Service ◀─ commands.jsonl ──┐
-//!           Service ── reports.jsonl ──▶│ Crew ◀── Leader (a Trainer) ◀── trial_scheduler::run
-//!                                       └ in the worker that holds the sweep's lock
+//! all       Worker ◀─ commands.jsonl ──┐
+//!           Worker ── reports.jsonl ──▶│ WorkerPool ◀── RemoteTrainer ◀── trial_scheduler::run
+//!                                      └ in the worker that holds the sweep's lock
 //! ```
 //!
 //! The worker that holds the lock of the sweep's folder leads: it alone draws, prunes and journals,
@@ -17,7 +17,7 @@
 mod messages;
 mod worker_pool;
 mod remote_trainer;
-mod service;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::trial::State;
 use crate::sweep::workers::messages::{Extension, REPORTS, Report, send};
 use crate::sweep::workers::remote_trainer::RemoteTrainer;
-use crate::sweep::workers::service::Service;
+use crate::sweep::workers::worker::Worker;
 use crate::sweep::workers::worker_pool::WorkerPool;
 use crate::sweep::{Error, trial_scheduler};
 use crate::terminal::counted;
@@ -40,19 +40,19 @@ use crate::terminal::counted;
 /// Name of the folder of the workers' files, in that of the sweep.
 pub(crate) const FOLDER: &str = "workers";
 
-/// How often workers write and read.
+/// Intervals at which workers write and read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    /// Time between two looks at a file.
+    /// Interval between two reads of a file.
     poll: Duration,
-    /// Longest silence of a worker that is there.
+    /// Maximum interval between two reports of a live worker.
     beat: Duration,
     /// Silence after which a worker counts as lost.
     lease: Duration,
 }
 
 impl Timing {
-    /// Gentle to a network file system, and short beside a trial.
+    /// Few reads for a network file system, and short compared to a trial.
     const SHARED: Self = Self {
         poll: Duration::from_millis(200),
         beat: Duration::from_secs(2),
@@ -60,26 +60,26 @@ impl Timing {
     };
 }
 
-/// Takes part in a sweep that is shared by all machines that call this with the same order in the
-/// same folder. `name` is this worker's alone; `say` hears what a person wants to know while
-/// another machine leads. Returns when all trials have ended, or a signal stops this worker.
+/// Joins the sweep that all machines share which call this with the same order in the same folder.
+/// `name` identifies this worker; `say` receives messages for the user while another machine leads.
+/// Returns when all trials have ended, or a signal stops this worker.
 pub fn run(
     order: Order<'_>,
     trainer: &dyn Trainer,
     name: &str,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(Ended, Story), Error> {
-    Share { order, trainer, name, say, timing: Timing::SHARED }.run()
+    SharedSweep { order, trainer, name, say, timing: Timing::SHARED }.run()
 }
 
-/// Workers of the sweep in `folder` that are there.
+/// Counts the live workers of the sweep in `folder`.
 pub fn count(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder.join(FOLDER)).into_iter().flatten().flatten();
     entries.filter(|entry| lock_holder(&entry.path()).is_some()).count()
 }
 
-/// One worker's part.
-struct Share<'a> {
+/// The part of one worker in a shared sweep.
+struct SharedSweep<'a> {
     order: Order<'a>,
     trainer: &'a dyn Trainer,
     name: &'a str,
@@ -87,16 +87,16 @@ struct Share<'a> {
     timing: Timing,
 }
 
-impl Share<'_> {
+impl SharedSweep<'_> {
     fn run(&self) -> Result<(Ended, Story), Error> {
         // Refuses another sweep before this machine trains for it.
-        let mut wish = Wish::Unknown;
-        self.compare(&mut wish)?;
-        let sweep = self.current(wish)?;
+        let mut request = ExtensionRequest::Unknown;
+        self.compare(&mut request)?;
+        let sweep = self.current(request)?;
         if let Some(finished) = self.finished(&Order { sweep: &sweep, ..self.order }, None)? {
             return Ok(finished);
         }
-        let folder = self.crew_folder().join(self.name);
+        let folder = self.workers_folder().join(self.name);
         let is_leaving = AtomicBool::new(false);
         let is_leading = AtomicBool::new(false);
         let quiet = |words: &str| {
@@ -107,11 +107,11 @@ impl Share<'_> {
         let order = self.order;
         let trainer = self.trainer;
         let timing = self.timing;
-        let service = Service { order, trainer, timing, is_leaving: &is_leaving, say: &quiet };
-        let membership = service.join(&folder)?;
+        let worker = Worker { order, trainer, timing, is_leaving: &is_leaving, say: &quiet };
+        let membership = worker.join(&folder)?;
         let ended = std::thread::scope(|scope| {
-            let serves = scope.spawn(|| service.run(membership));
-            let ended = self.lead_or_follow(&is_leading, &|| serves.is_finished(), wish);
+            let serves = scope.spawn(|| worker.run(membership));
+            let ended = self.lead_or_follow(&is_leading, &|| serves.is_finished(), request);
             is_leaving.store(true, Ordering::Release);
             let served = serves.join().unwrap_or(Ok(()));
             served.and(ended)
@@ -127,10 +127,10 @@ impl Share<'_> {
         ended
     }
 
-    /// Removes what workers that are gone, as this one now is, have left. Those that are there have
-    /// not ended yet, or know more to do. What cannot be removed does no harm.
+    /// Removes the files of workers that are gone, this one included. Live workers have not ended
+    /// yet, or have more to do. Files that cannot be removed do no harm.
     fn clear(&self) {
-        let folder = self.crew_folder();
+        let folder = self.workers_folder();
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             // The lock is held until the folder is gone: a worker that joins by this name waits.
             if let Ok(Some(_lock)) = RunLock::to_remove(&entry.path()) {
@@ -142,12 +142,12 @@ impl Share<'_> {
         files::remove_empty_folder(&self.order.folder());
     }
 
-    fn crew_folder(&self) -> PathBuf {
+    fn workers_folder(&self) -> PathBuf {
         self.order.folder().join(FOLDER)
     }
 
-    /// The end of the sweep, if all trials have ended for good. Those that could not write are
-    /// tried again, unless another worker has led since this one came: it has tried them.
+    /// The end of the sweep, if all trials have ended for good. Trials that could not write are
+    /// retried, unless another worker has led since this one joined: it has retried them.
     fn finished(
         &self,
         order: &Order<'_>,
@@ -165,7 +165,7 @@ impl Share<'_> {
         &self,
         is_leading: &AtomicBool,
         has_failed: &dyn Fn() -> bool,
-        mut wish: Wish,
+        mut request: ExtensionRequest,
     ) -> Result<(Ended, Story), Error> {
         let mut preemption =
             Signals::of_preemption().map_err(Error::system("listen to signals"))?;
@@ -184,12 +184,12 @@ impl Share<'_> {
             }
             match lock_holder(&folder) {
                 None => {
-                    let sweep = self.current(wish)?;
+                    let sweep = self.current(request)?;
                     let order = Order { sweep: &sweep, ..self.order };
                     if let Some(finished) = self.finished(&order, leader.as_ref())? {
                         return Ok(finished);
                     }
-                    match self.lead(is_leading, &mut wish, &mut refused) {
+                    match self.lead(is_leading, &mut request, &mut refused) {
                         Err(error) if is_in_use(&error) => {}
                         Ok((Ended::Extended, _)) => continue,
                         ended => return ended,
@@ -203,54 +203,55 @@ impl Share<'_> {
                         self.order.concurrent()
                     ));
                     leader = Some(holder);
-                    self.follow(&mut wish)?;
+                    self.follow(&mut request)?;
                 }
-                Some(_) => self.follow(&mut wish)?,
+                Some(_) => self.follow(&mut request)?,
             }
             std::thread::sleep(self.timing.beat);
         }
     }
 
-    /// Compares what this worker's command asks for with the sweep, once that is written down.
-    fn compare(&self, wish: &mut Wish) -> Result<(), Error> {
-        if *wish == Wish::Unknown
+    /// Compares the request of this worker's command with the sweep, once that is journalled.
+    fn compare(&self, request: &mut ExtensionRequest) -> Result<(), Error> {
+        if *request == ExtensionRequest::Unknown
             && let Some(story) = journal::read(&self.order.folder())?
         {
             let is_more = trial_scheduler::extends(self.order, self.trainer, &story)?;
-            *wish = if is_more { Wish::More } else { Wish::Met };
+            *request = if is_more { ExtensionRequest::Needed } else { ExtensionRequest::Met };
         }
         Ok(())
     }
 
-    /// Sees to it that the leader knows what this worker's command asks for.
-    fn follow(&self, wish: &mut Wish) -> Result<(), Error> {
-        self.compare(wish)?;
-        match wish {
-            Wish::More => {
+    /// Sends the request of this worker's command to the leader if needed.
+    fn follow(&self, request: &mut ExtensionRequest) -> Result<(), Error> {
+        self.compare(request)?;
+        match request {
+            ExtensionRequest::Needed => {
                 let Sweep { search, trials, .. } = self.order.sweep.clone();
                 let extension = Box::new(Extension { search, trials });
-                let mut reports = Lines::open(&self.crew_folder().join(self.name).join(REPORTS))?;
+                let mut reports =
+                    Lines::open(&self.workers_folder().join(self.name).join(REPORTS))?;
                 send(&mut reports, &Report::Extend(extension))?;
-                *wish = Wish::Asked;
+                *request = ExtensionRequest::Sent;
             }
-            Wish::Asked => {
+            ExtensionRequest::Sent => {
                 let story = journal::read(&self.order.folder())?;
                 if let Some(story) = story.filter(|story| story.extended_by.contains(self.name)) {
                     let trials = counted(story.subject.trials as u64, "trial");
                     (self.say)(&format!("the sweep now has {trials}, as asked for here"));
-                    *wish = Wish::Met;
+                    *request = ExtensionRequest::Met;
                 }
             }
-            Wish::Unknown | Wish::Met => {}
+            ExtensionRequest::Unknown | ExtensionRequest::Met => {}
         }
         Ok(())
     }
 
-    /// The sweep that this worker would lead: what its command asks for, or what has become of it.
-    fn current(&self, wish: Wish) -> Result<Sweep, Error> {
-        let story = match wish {
-            Wish::Met => journal::read(&self.order.folder())?,
-            Wish::Unknown | Wish::More | Wish::Asked => None,
+    /// The sweep that this worker would lead: the one of its command, or as extended since.
+    fn current(&self, request: ExtensionRequest) -> Result<Sweep, Error> {
+        let story = match request {
+            ExtensionRequest::Met => journal::read(&self.order.folder())?,
+            ExtensionRequest::Unknown | ExtensionRequest::Needed | ExtensionRequest::Sent => None,
         };
         story.map_or_else(
             || Ok(self.order.sweep.clone()),
@@ -258,36 +259,39 @@ impl Share<'_> {
         )
     }
 
-    /// Leads until all trials have ended, a signal comes, or another worker asks for more, if no
-    /// other worker was faster. Adds to `refused` who asks for what cannot be run.
+    /// Leads until all trials have ended, a signal comes, or another worker asks for an extension,
+    /// unless another worker leads already. Adds to `refused` the workers whose extension cannot be
+    /// run.
     fn lead(
         &self,
         is_leading: &AtomicBool,
-        wish: &mut Wish,
+        request: &mut ExtensionRequest,
         refused: &mut BTreeSet<String>,
     ) -> Result<(Ended, Story), Error> {
-        let mut crew = WorkerPool::new(&self.crew_folder(), self.timing)?;
+        let mut pool = WorkerPool::new(&self.workers_folder(), self.timing)?;
         // Its own request is met by leading.
-        let mut heard = BTreeSet::from([self.name.to_owned()]);
-        heard.extend(refused.iter().cloned());
+        let mut settled = BTreeSet::from([self.name.to_owned()]);
+        settled.extend(refused.iter().cloned());
         if let Some(story) = journal::read(&self.order.folder())? {
             let running = story.trials.iter().filter(|trial| trial.state == State::Running);
-            crew.release_all_but(&running.map(|trial| trial.number).collect::<Vec<_>>())?;
-            heard.extend(story.extended_by);
+            pool.release_all_but(&running.map(|trial| trial.number).collect::<Vec<_>>())?;
+            settled.extend(story.extended_by);
         }
-        let mut sweep = self.current(*wish)?;
-        let asked = crew.extension(&heard).filter(|_| *wish == Wish::Met);
+        let mut sweep = self.current(*request)?;
+        let asked = pool.extension(&settled).filter(|_| *request == ExtensionRequest::Met);
         let asked = asked.map(|(worker, extension)| (worker.to_owned(), extension.clone()));
         let other = asked.map(|(worker, Extension { search, trials })| {
             (self.say)(&format!("worker {worker} asks for more of this sweep"));
             (sweep.search, sweep.trials) = (search, trials);
-            heard.insert(worker.clone());
+            settled.insert(worker.clone());
             worker
         });
-        let own = [Wish::More, Wish::Asked].contains(wish).then_some(self.name);
+        let own = [ExtensionRequest::Needed, ExtensionRequest::Sent]
+            .contains(request)
+            .then_some(self.name);
         let extend = self.order.extend || other.is_some();
         let order = Order { sweep: &sweep, extend, ..self.order };
-        let leader = RemoteTrainer::new(self.trainer, crew, self.timing, heard);
+        let leader = RemoteTrainer::new(self.trainer, pool, self.timing, settled);
         is_leading.store(true, Ordering::Release);
         let ended = trial_scheduler::run_for(order, &leader, other.as_deref().or(own));
         is_leading.store(false, Ordering::Release);
@@ -295,11 +299,11 @@ impl Share<'_> {
             (Err(error), Some(worker)) if error.is_refusal() && !is_in_use(&error) => {
                 (self.say)(&format!("what worker {worker} asks for cannot be run: {error}"));
                 refused.insert(worker);
-                self.lead(is_leading, wish, refused)
+                self.lead(is_leading, request, refused)
             }
             (ended, _) => {
                 if matches!(ended, Ok((Ended::Extended, _))) {
-                    *wish = Wish::Met;
+                    *request = ExtensionRequest::Met;
                 }
                 ended
             }
@@ -307,21 +311,21 @@ impl Share<'_> {
     }
 }
 
-/// Whether another worker was faster.
+/// True if another worker leads already.
 fn is_in_use(error: &Error) -> bool {
     matches!(error, Error::Files(files::Error::InUse { .. }))
 }
 
-/// How what a worker's command asks for compares with the sweep that its folder holds.
+/// State of the request of a worker's command, compared with the sweep in its folder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wish {
+enum ExtensionRequest {
     /// The folder holds no sweep yet.
     Unknown,
-    /// It asks for more.
-    More,
-    /// It asks for more, and the leader has been told.
-    Asked,
-    /// The sweep has all of it.
+    /// The command asks for more than the sweep has.
+    Needed,
+    /// The request has been sent to the leader.
+    Sent,
+    /// The sweep has everything that the command asks for.
     Met,
 }
 

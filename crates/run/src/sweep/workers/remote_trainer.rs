@@ -1,4 +1,4 @@
-//! The leader's trainer: it gives each trial to a worker and waits for its end.
+//! The leader's trainer: assigns each trial to a worker and waits for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -12,23 +12,23 @@ use crate::sweep::trial::Length;
 use crate::sweep::trial_number;
 use crate::sweep::workers::Timing;
 use crate::sweep::workers::messages::Attempt;
-use crate::sweep::workers::worker_pool::{Standing, WorkerPool};
+use crate::sweep::workers::worker_pool::{AttemptState, WorkerPool};
 
-/// Workers that may be lost with one trial: more says that the trial kills them.
+/// Workers that may be lost with one trial; more suggest that the trial kills them.
 const MAX_LOST: u32 = 3;
 
-/// Trains by others.
+/// Trains trials on workers.
 pub(super) struct RemoteTrainer<'a> {
-    /// Decides whether a trial can be run.
+    /// Checks whether a trial can be run.
     checks: &'a dyn Trainer,
     timing: Timing,
-    crew: Mutex<Watched>,
-    /// Workers whose requests for another search are settled.
-    heard: BTreeSet<String>,
+    pool: Mutex<PoolState>,
+    /// Workers whose requests for an extension are settled.
+    settled: BTreeSet<String>,
 }
 
-struct Watched {
-    crew: WorkerPool,
+struct PoolState {
+    pool: WorkerPool,
     looked: Instant,
     /// Workers that were lost with each trial.
     lost: BTreeMap<u32, u32>,
@@ -37,34 +37,34 @@ struct Watched {
 impl<'a> RemoteTrainer<'a> {
     pub(super) fn new(
         checks: &'a dyn Trainer,
-        crew: WorkerPool,
+        pool: WorkerPool,
         timing: Timing,
-        heard: BTreeSet<String>,
+        settled: BTreeSet<String>,
     ) -> Self {
-        let crew = Mutex::new(Watched { crew, looked: Instant::now(), lost: BTreeMap::new() });
-        Self { checks, timing, crew, heard }
+        let pool = Mutex::new(PoolState { pool, looked: Instant::now(), lost: BTreeMap::new() });
+        Self { checks, timing, pool, settled }
     }
 
-    /// The workers, as they were at most one poll ago.
-    fn crew(&self) -> MutexGuard<'_, Watched> {
-        let mut watched = self.crew.lock().unwrap_or_else(PoisonError::into_inner);
-        if watched.looked.elapsed() >= self.timing.poll {
+    /// The workers, as of at most one poll ago.
+    fn pool(&self) -> MutexGuard<'_, PoolState> {
+        let mut state = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.looked.elapsed() >= self.timing.poll {
             // What cannot be read now is read at the next look; silence is noticed by the lease.
-            drop(watched.crew.look());
-            watched.looked = Instant::now();
+            drop(state.pool.look());
+            state.looked = Instant::now();
         }
-        watched
+        state
     }
 
-    /// The attempt that an earlier leader began, or a new one as soon as a worker has room; `None`
-    /// if the trial is stopped before that.
+    /// Returns the attempt that an earlier leader began, or a new one as soon as a worker has room;
+    /// `None` if the trial is stopped before that.
     fn begin(&self, trial: u32, job: &Job) -> Result<Option<(String, Attempt)>, files::Error> {
         loop {
             {
-                let crew = &mut self.crew().crew;
-                let begun = crew.begun(trial);
+                let pool = &mut self.pool().pool;
+                let begun = pool.begun(trial);
                 let assigned = match begun {
-                    None => crew.assign(trial, &job.changes, job.resume)?,
+                    None => pool.assign(trial, &job.changes, job.resume)?,
                     begun => begun,
                 };
                 if assigned.is_some() {
@@ -86,35 +86,35 @@ impl<'a> RemoteTrainer<'a> {
         on_step: &mut dyn FnMut(u64),
     ) -> Result<Outcome, files::Error> {
         loop {
-            let mut watched = self.crew();
-            match watched.crew.standing(worker, *attempt) {
-                Standing::Ended(outcome) => {
-                    watched.crew.release(worker, *attempt, true)?;
+            let mut state = self.pool();
+            match state.pool.attempt_state(worker, *attempt) {
+                AttemptState::Ended(outcome) => {
+                    state.pool.release(worker, *attempt, true)?;
                     // The worker leaves; the sweep goes on.
                     let is_stopped = outcome == Outcome::Stopped;
                     return Ok(if is_stopped { Outcome::Lost } else { outcome });
                 }
-                Standing::Silent => {
-                    watched.crew.release(worker, *attempt, true)?;
-                    return Ok(watched.lose(attempt.trial, worker));
+                AttemptState::Silent => {
+                    state.pool.release(worker, *attempt, true)?;
+                    return Ok(state.lose(attempt.trial, worker));
                 }
-                Standing::Runs(step) => step.into_iter().for_each(&mut *on_step),
+                AttemptState::Runs(step) => step.into_iter().for_each(&mut *on_step),
             }
             if job.waker.take() {
                 if !job.is_pruned.load(Ordering::Acquire) {
                     // The leader leaves; the next one waits for this attempt.
                     return Ok(Outcome::Stopped);
                 }
-                watched.crew.release(worker, *attempt, false)?;
+                state.pool.release(worker, *attempt, false)?;
             }
-            drop(watched);
+            drop(state);
             std::thread::sleep(self.timing.poll);
         }
     }
 }
 
-impl Watched {
-    /// A worker was lost with this trial.
+impl PoolState {
+    /// Counts a worker that was lost with this trial.
     fn lose(&mut self, trial: u32, worker: &str) -> Outcome {
         let lost = self.lost.entry(trial).or_default();
         *lost += 1;
@@ -147,14 +147,14 @@ impl Trainer for RemoteTrainer<'_> {
     }
 
     fn capacity(&self) -> Option<usize> {
-        Some(self.crew().crew.slots())
+        Some(self.pool().pool.slots())
     }
 
     fn is_under_way(&self, trial: u32) -> bool {
-        self.crew().crew.begun(trial).is_some()
+        self.pool().pool.begun(trial).is_some()
     }
 
     fn is_extended(&self) -> bool {
-        self.crew().crew.extension(&self.heard).is_some()
+        self.pool().pool.extension(&self.settled).is_some()
     }
 }

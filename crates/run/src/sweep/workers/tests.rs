@@ -11,10 +11,10 @@ use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::Auto;
 use crate::files::{Lines, RunLock};
 use crate::record::EVENTS;
-use crate::sweep::example_sweeps::Lab;
+use crate::sweep::example_sweeps::SweepFixture;
 use crate::sweep::request::{Cause, Job, Outcome};
 use crate::sweep::trial::Length;
-use crate::sweep::workers::worker_pool::Standing;
+use crate::sweep::workers::worker_pool::AttemptState;
 
 const QUICK: Timing = Timing {
     poll: Duration::from_millis(2),
@@ -24,15 +24,15 @@ const QUICK: Timing = Timing {
 };
 
 /// Trials for workers that train two at a time.
-fn lab(trials: usize) -> Lab {
-    let mut lab = Lab::new("random", trials);
+fn lab(trials: usize) -> SweepFixture {
+    let mut lab = SweepFixture::new("random", trials);
     lab.sweep.concurrent_trials = Auto::Given(2);
     lab
 }
 
-impl Lab {
-    fn share<'a>(&'a self, trainer: &'a dyn Trainer, name: &'a str) -> Share<'a> {
-        Share { order: self.order(), trainer, name, say: &|_| (), timing: QUICK }
+impl SweepFixture {
+    fn share<'a>(&'a self, trainer: &'a dyn Trainer, name: &'a str) -> SharedSweep<'a> {
+        SharedSweep { order: self.order(), trainer, name, say: &|_| (), timing: QUICK }
     }
 
     fn journal_lines(&self) -> Vec<Value> {
@@ -122,7 +122,7 @@ fn a_trial_that_could_not_write_is_tried_again_by_the_same_command() {
 
 /// Runs a sweep of `trials` on `workers`, beside `dead` ones that fall silent with the trials that
 /// they took. Returns the lab, and how often a trial was trained to its end.
-fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
+fn shared(trials: usize, workers: usize, dead: usize) -> (SweepFixture, usize) {
     let (lab, trainer) = (lab(trials), Quick::default());
     let dies = Quick { hangs: Mutex::new((1..=trials as u32).collect()), ..Quick::default() };
     let is_dead = AtomicBool::new(false);
@@ -146,7 +146,7 @@ fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
     (lab, trainer.trained.into_inner() + dies.trained.into_inner())
 }
 
-fn each_once(lab: &Lab, trials: usize) {
+fn each_once(lab: &SweepFixture, trials: usize) {
     let mut ended = lab.ended();
     ended.sort_unstable();
     assert_eq!(ended, (1..=trials as u64).collect::<Vec<_>>());
@@ -189,52 +189,51 @@ fn a_thousand_trials_on_fifty_workers_of_which_five_die_end_once_each_at_a_const
 }
 
 /// A worker that takes trials and then says nothing more, as one whose machine has lost its power.
-fn lost_worker(lab: &Lab, trainer: &Quick, name: &str, is_dead: &AtomicBool) {
+fn lost_worker(lab: &SweepFixture, trainer: &Quick, name: &str, is_dead: &AtomicBool) {
     let folder = lab.folder.path().join("s").join(FOLDER).join(name);
     let silent = Timing { beat: Duration::from_hours(1), lease: Duration::from_hours(1), ..QUICK };
     let order = lab.share(trainer, name).order;
-    let service = Service { order, trainer, timing: silent, is_leaving: is_dead, say: &|_| () };
-    let membership = service.join(&folder).unwrap();
-    service.run(membership).unwrap();
+    let worker = Worker { order, trainer, timing: silent, is_leaving: is_dead, say: &|_| () };
+    let membership = worker.join(&folder).unwrap();
+    worker.run(membership).unwrap();
 }
 
 #[test]
 fn a_leader_that_follows_another_finds_trials_in_progress_and_their_ends() {
     let lab = lab(30);
-    let crew_folder = lab.folder.path().join("s").join(FOLDER);
+    let workers_folder = lab.folder.path().join("s").join(FOLDER);
     let slow = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
     let (is_leaving, order) = (AtomicBool::new(false), lab.share(&slow, "w").order);
     std::thread::scope(|scope| {
         let say: &(dyn Fn(&str) + Sync) = &|_| ();
-        let service =
-            Service { order, trainer: &slow, timing: QUICK, is_leaving: &is_leaving, say };
-        let at = crew_folder.join("w");
-        let membership = service.join(&at).unwrap();
-        scope.spawn(move || service.run(membership).unwrap());
-        let mut crew = crew_when(&crew_folder, 2);
-        let (_, first) = crew.assign(1, &["optimizer.lr=0.5".to_owned()], false).unwrap().unwrap();
+        let worker = Worker { order, trainer: &slow, timing: QUICK, is_leaving: &is_leaving, say };
+        let at = workers_folder.join("w");
+        let membership = worker.join(&at).unwrap();
+        scope.spawn(move || worker.run(membership).unwrap());
+        let mut pool = pool_when(&workers_folder, 2);
+        let (_, first) = pool.assign(1, &["optimizer.lr=0.5".to_owned()], false).unwrap().unwrap();
         until(|| slow.starts.load(Ordering::SeqCst) == 1);
-        drop(crew);
+        drop(pool);
         // The next leader finds the attempt, and its end.
-        let mut crew = crew_when(&crew_folder, 2);
-        let begun = crew.begun(1).unwrap();
+        let mut pool = pool_when(&workers_folder, 2);
+        let begun = pool.begun(1).unwrap();
         assert_eq!(begun, ("w".to_owned(), first));
-        assert!(matches!(crew.standing("w", first), Standing::Runs(_)));
+        assert!(matches!(pool.attempt_state("w", first), AttemptState::Runs(_)));
         slow.released.store(true, Ordering::Release);
         until(|| {
-            crew.look().unwrap();
-            crew.standing("w", first) == Standing::Ended(Outcome::Done)
+            pool.look().unwrap();
+            pool.attempt_state("w", first) == AttemptState::Ended(Outcome::Done)
         });
-        crew.release("w", first, true).unwrap();
-        assert_eq!(crew.begun(1), None);
+        pool.release("w", first, true).unwrap();
+        assert_eq!(pool.begun(1), None);
         // One that was given up by a leader that went before it said so is stopped.
         slow.released.store(false, Ordering::Release);
-        let (_, third) = crew.assign(3, &[], false).unwrap().unwrap();
+        let (_, third) = pool.assign(3, &[], false).unwrap().unwrap();
         until(|| slow.starts.load(Ordering::SeqCst) == 2);
-        crew.release_all_but(&[1, 2]).unwrap();
-        assert_eq!((crew.begun(3), third.attempt), (None, 1));
+        pool.release_all_but(&[1, 2]).unwrap();
+        assert_eq!((pool.begun(3), third.attempt), (None, 1));
         slow.released.store(true, Ordering::Release);
-        let (_, second) = crew.assign(1, &[], true).unwrap().unwrap();
+        let (_, second) = pool.assign(1, &[], true).unwrap().unwrap();
         assert_eq!(second.attempt, first.attempt + 1);
         is_leaving.store(true, Ordering::Release);
     });
@@ -265,7 +264,7 @@ impl Trainer for Slow {
 }
 
 /// Trains the first trial only after the second has ended.
-struct SecondFirst<'a>(&'a Lab, Quick);
+struct SecondFirst<'a>(&'a SweepFixture, Quick);
 
 impl Trainer for SecondFirst<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
@@ -284,10 +283,10 @@ impl Trainer for SecondFirst<'_> {
 fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_that_is_gone() {
     let mut lab = lab(2);
     lab.sweep.concurrent_trials = Auto::Given(1);
-    let crew_folder = lab.folder.path().join("s").join(FOLDER);
+    let workers_folder = lab.folder.path().join("s").join(FOLDER);
     // A leader has begun both trials, one of them itself, and was killed.
     for (trial, worker) in [(1, "gone"), (2, "w")] {
-        let folder = crew_folder.join(worker);
+        let folder = workers_folder.join(worker);
         files::create_folder(&folder).unwrap();
         drop(RunLock::acquire(&folder).unwrap());
         let mut reports = Lines::open(&folder.join(REPORTS)).unwrap();
@@ -307,16 +306,16 @@ fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_tha
     let trainer = SecondFirst(&lab, Quick::default());
     // No silence is waited for: the lock of the worker that is gone is free.
     let timing = Timing { lease: Duration::from_hours(1), ..QUICK };
-    let (ended, _) = Share { timing, ..lab.share(&trainer, "w") }.run().unwrap();
+    let (ended, _) = SharedSweep { timing, ..lab.share(&trainer, "w") }.run().unwrap();
     assert_eq!((ended, lab.ended()), (Ended::Done { failed: 0 }, vec![2, 1]));
     assert_eq!(trainer.1.trained.load(Ordering::SeqCst), 2);
     assert!(!lab.journal_lines().iter().any(|line| line["record"] == "extended"));
-    assert!(!crew_folder.exists());
+    assert!(!workers_folder.exists());
 }
 
 /// A worker leads two trials that run when another one comes with `more`.
 /// Returns the lab and the subject at the end.
-fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (Lab, journal::Subject) {
+fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (SweepFixture, journal::Subject) {
     let lab = lab(2);
     let trainer = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
     let other = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
@@ -324,7 +323,8 @@ fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (Lab, journal::
         let leads = scope.spawn(|| lab.share(&trainer, "leader").run().unwrap());
         until(|| trainer.starts.load(Ordering::SeqCst) == 2);
         let order = Order { sweep: more, extend, ..lab.order() };
-        let share = Share { order, trainer: &other, name: "other", say: &|_| (), timing: QUICK };
+        let share =
+            SharedSweep { order, trainer: &other, name: "other", say: &|_| (), timing: QUICK };
         let follows = scope.spawn(move || share.run().unwrap());
         // It has two trials of its own while the first two run on.
         until(|| other.starts.load(Ordering::SeqCst) == 2);
@@ -379,7 +379,7 @@ fn a_worker_that_asks_for_another_search_without_saying_so_is_refused() {
     lab.share(&trainer, "w").run().unwrap();
     other.search.seed += 1;
     let order = Order { sweep: &other, ..lab.order() };
-    let refused = Share { order, ..lab.share(&trainer, "other") }.run().unwrap_err();
+    let refused = SharedSweep { order, ..lab.share(&trainer, "other") }.run().unwrap_err();
     assert!(matches!(refused, Error::Changed { can_extend: true, .. }), "{refused}");
 }
 
@@ -392,11 +392,11 @@ fn until(is_so: impl FnMut() -> bool) {
     }
 }
 
-fn crew_when(folder: &Path, slots: usize) -> WorkerPool {
-    let mut crew = WorkerPool::new(folder, QUICK).unwrap();
+fn pool_when(folder: &Path, slots: usize) -> WorkerPool {
+    let mut pool = WorkerPool::new(folder, QUICK).unwrap();
     until(|| {
-        crew.look().unwrap();
-        crew.slots() == slots
+        pool.look().unwrap();
+        pool.slots() == slots
     });
-    crew
+    pool
 }

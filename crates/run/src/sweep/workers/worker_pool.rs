@@ -1,4 +1,4 @@
-//! The workers of a shared sweep, as its leader knows them by their files.
+//! The workers of a shared sweep, as the leader knows them from their files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,26 +15,25 @@ use crate::sweep::workers::messages::{
 struct Member {
     commands: Lines,
     reports: Follower,
-    /// When it last wrote something, by our clock: no two clocks are compared.
-    heard: Instant,
-    /// Whether its process has ended, by the lock that it held.
+    /// Time of the last report by the leader's clock: no two clocks are compared.
+    last_report: Instant,
+    /// True if its process has ended, by the lock that it held.
     is_gone: bool,
     is_leaving: bool,
     extension: Option<Extension>,
     slots: usize,
-    /// Attempts that are not released, and how they ended.
+    /// Attempts that are not released, with their outcomes.
     attempts: BTreeMap<Attempt, Option<Outcome>>,
     steps: BTreeMap<u32, u64>,
 }
 
-/// How an attempt stands.
+/// State of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Standing {
-    /// It runs; the last step that is known.
+pub(super) enum AttemptState {
+    /// Running; the last known step.
     Runs(Option<u64>),
-    /// It has ended.
     Ended(Outcome),
-    /// Its worker is silent for too long.
+    /// The worker has been silent for too long.
     Silent,
 }
 
@@ -51,16 +50,16 @@ impl WorkerPool {
     /// The workers below `folder`.
     pub(super) fn new(folder: &Path, timing: Timing) -> Result<Self, files::Error> {
         let (members, latest) = Default::default();
-        let mut crew = Self { folder: folder.to_owned(), timing, members, latest };
-        crew.look()?;
+        let mut pool = Self { folder: folder.to_owned(), timing, members, latest };
+        pool.look()?;
         // What was written before we looked does not say that its writer is there.
-        for (name, member) in &mut crew.members {
-            member.is_gone = is_unlocked(&crew.folder.join(name));
+        for (name, member) in &mut pool.members {
+            member.is_gone = is_unlocked(&pool.folder.join(name));
         }
-        Ok(crew)
+        Ok(pool)
     }
 
-    /// Reads what all workers have written since.
+    /// Reads the new reports of all workers.
     pub(super) fn look(&mut self) -> Result<(), files::Error> {
         for name in self.names()? {
             if !self.members.contains_key(&name) {
@@ -71,7 +70,7 @@ impl WorkerPool {
         for (name, member) in &mut self.members {
             member.look()?;
             // It may be slow; without its lock it is gone.
-            if !member.is_gone && member.heard.elapsed() > 2 * self.timing.beat {
+            if !member.is_gone && member.last_report.elapsed() > 2 * self.timing.beat {
                 member.is_gone = is_unlocked(&self.folder.join(name));
             }
         }
@@ -86,8 +85,8 @@ impl WorkerPool {
         Ok(names.filter(|name| self.folder.join(name).join(REPORTS).exists()).collect())
     }
 
-    /// Trials that can be trained at the same time now. One whose worker takes no more takes no
-    /// other worker's place.
+    /// Number of trials that can be trained at the same time now. Trials of a worker that takes no
+    /// more do not use the places of other workers.
     pub(super) fn slots(&self) -> usize {
         let of = |member: &Member| {
             if self.works(member) { member.slots } else { member.n_running() }
@@ -96,29 +95,29 @@ impl WorkerPool {
     }
 
     fn is_there(&self, member: &Member) -> bool {
-        !member.is_gone && member.heard.elapsed() < self.timing.lease
+        !member.is_gone && member.last_report.elapsed() < self.timing.lease
     }
 
     fn works(&self, member: &Member) -> bool {
         self.is_there(member) && !member.is_leaving
     }
 
-    /// What a worker asks for that is none of `heard`, and who it is.
-    pub(super) fn extension(&self, heard: &BTreeSet<String>) -> Option<(&str, &Extension)> {
+    /// The first extension requested by a worker outside of `settled`, with the worker's name.
+    pub(super) fn extension(&self, settled: &BTreeSet<String>) -> Option<(&str, &Extension)> {
         let is_open =
-            |(name, member): &(&String, &Member)| !member.is_gone && !heard.contains(*name);
+            |(name, member): &(&String, &Member)| !member.is_gone && !settled.contains(*name);
         let mut asked = self.members.iter().filter(is_open);
         asked.find_map(|(name, member)| Some((name.as_str(), member.extension.as_ref()?)))
     }
 
-    /// The attempt at `trial` that an earlier leader began, and who has it.
+    /// The open attempt at `trial`, with the name of its worker.
     pub(super) fn begun(&self, trial: u32) -> Option<(String, Attempt)> {
         let attempt = Attempt { trial, attempt: *self.latest.get(&trial)? };
         let has = |(_, member): &(&String, &Member)| member.attempts.contains_key(&attempt);
         self.members.iter().find(has).map(|(name, _)| (name.clone(), attempt))
     }
 
-    /// Gives a trial to the worker with the most room; `None` if none has any.
+    /// Assigns a trial to the worker with the most room; `None` if none has any.
     pub(super) fn assign(
         &mut self,
         trial: u32,
@@ -142,8 +141,8 @@ impl WorkerPool {
         Ok(Some((name, attempt)))
     }
 
-    /// Has workers stop trials that are not `running` any more: an earlier leader gave them up, and
-    /// went before it could say so.
+    /// Stops all trials that are not `running` any more: an earlier leader gave them up, and ended
+    /// before it could release them.
     pub(super) fn release_all_but(&mut self, running: &[u32]) -> Result<(), files::Error> {
         let is_over = |attempt: &&Attempt| !running.contains(&attempt.trial);
         let of = |(name, member): (&String, &Member)| -> Vec<(String, Attempt)> {
@@ -153,19 +152,19 @@ impl WorkerPool {
         over.iter().try_for_each(|(name, attempt)| self.release(name, *attempt, true))
     }
 
-    /// How an attempt of this worker stands.
-    pub(super) fn standing(&self, name: &str, attempt: Attempt) -> Standing {
-        let Some(member) = self.members.get(name) else { return Standing::Silent };
+    /// The state of an attempt of worker `name`.
+    pub(super) fn attempt_state(&self, name: &str, attempt: Attempt) -> AttemptState {
+        let Some(member) = self.members.get(name) else { return AttemptState::Silent };
         match member.attempts.get(&attempt) {
-            Some(Some(outcome)) => Standing::Ended(outcome.clone()),
+            Some(Some(outcome)) => AttemptState::Ended(outcome.clone()),
             Some(None) if self.is_there(member) => {
-                Standing::Runs(member.steps.get(&attempt.trial).copied())
+                AttemptState::Runs(member.steps.get(&attempt.trial).copied())
             }
-            _ => Standing::Silent,
+            _ => AttemptState::Silent,
         }
     }
 
-    /// Has a worker stop this attempt, and forgets it if `is_over`.
+    /// Tells a worker to stop this attempt, and removes it if `is_over`.
     pub(super) fn release(
         &mut self,
         name: &str,
@@ -197,7 +196,7 @@ impl Member {
         Ok(Self {
             commands: Lines::open(&path)?,
             reports: Follower::new(&folder.join(REPORTS)),
-            heard: Instant::now(),
+            last_report: Instant::now(),
             is_gone: false,
             is_leaving: false,
             extension: None,
@@ -207,7 +206,7 @@ impl Member {
         })
     }
 
-    /// Trials that it can take.
+    /// Number of trials that it can take.
     fn room(&self) -> usize {
         self.slots.saturating_sub(self.n_running())
     }
@@ -218,7 +217,7 @@ impl Member {
 
     fn look(&mut self) -> Result<(), files::Error> {
         for report in received(&mut self.reports)? {
-            (self.heard, self.is_gone) = (Instant::now(), false);
+            (self.last_report, self.is_gone) = (Instant::now(), false);
             match report {
                 Report::Joined { slots } => self.slots = slots,
                 Report::Extend(extension) => self.extension = Some(*extension),

@@ -1,4 +1,4 @@
-//! What is other than it was when a sweep was begun, and other in its trials than in its base.
+//! Sweeps that continue with changed data, searches or experiments.
 
 use super::*;
 use crate::config::sweep::{Constraint, value_of};
@@ -24,7 +24,7 @@ impl Trainer for Elsewhere {
 
 #[test]
 fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything_is_touched() {
-    let lab = Lab::new("random", 2);
+    let lab = SweepFixture::new("random", 2);
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
     let [records, checkpoints] = ["s", "c/s"].map(|name| lab.folder.path().join(name));
@@ -38,7 +38,7 @@ fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything
 
 #[test]
 fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
-    let mut lab = Lab::new("random", 1);
+    let mut lab = SweepFixture::new("random", 1);
     let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
     assert_eq!(lab.run(&Elsewhere).1, trials, "nothing is left");
     lab.sweep.trials = Some(2);
@@ -52,7 +52,7 @@ fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
 
 #[test]
 fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_other_data() {
-    let lab = Lab::new("random", 1);
+    let lab = SweepFixture::new("random", 1);
     let interrupts = |_: usize, _: f64| Outcome::Stopped;
     assert_eq!(lab.run(&fake(interrupts)).0, Ended::Stopped { interrupted: false });
     assert!(run(lab.order(), &Elsewhere).err().unwrap().is_refusal());
@@ -64,7 +64,7 @@ fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_othe
 
 #[test]
 fn a_pruner_that_begins_after_the_end_of_every_trial_is_refused() {
-    let mut lab = Lab::new("random", 2);
+    let mut lab = SweepFixture::new("random", 2);
     let asha = |min_resource| Choice::of(&Asha { min_resource, ..Asha::default() });
     lab.sweep.search.pruner = asha(Every::Epochs(5));
     let fake = fake(|_, _| Outcome::Done);
@@ -90,7 +90,7 @@ impl Trainer for Wrong {
 
 #[test]
 fn what_is_wrong_in_the_base_is_said_once_and_of_the_base() {
-    let error = run(Lab::new("random", 3).order(), &Wrong).err().unwrap();
+    let error = run(SweepFixture::new("random", 3).order(), &Wrong).err().unwrap();
     let words = error.to_string();
     assert!(error.is_refusal() && !words.contains("optimizer.lr"), "{words}");
     assert_eq!(words.matches("the warmup is longer than the run").count(), 1, "{words}");
@@ -99,7 +99,7 @@ fn what_is_wrong_in_the_base_is_said_once_and_of_the_base() {
 
 #[test]
 fn a_sweep_of_more_trials_than_are_asked_for_has_those_that_it_has() {
-    let mut lab = Lab::new("random", 3);
+    let mut lab = SweepFixture::new("random", 3);
     lab.run(&fake(|_, _| Outcome::Done));
     lab.sweep.trials = Some(2);
     let (_, story) = run(lab.order(), &Silent).unwrap();
@@ -108,7 +108,7 @@ fn a_sweep_of_more_trials_than_are_asked_for_has_those_that_it_has() {
 
 #[test]
 fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_not_again() {
-    let mut lab = Lab::new("grid", 1);
+    let mut lab = SweepFixture::new("grid", 1);
     lab.sweep.trials = None;
     let values = |values: &[f64]| Domain::Categorical {
         values: values.iter().map(|value| json!(value)).collect(),
@@ -127,7 +127,7 @@ fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_no
 
 #[test]
 fn a_constraint_on_the_number_of_ranks_is_about_those_of_a_trial() {
-    let mut lab = Lab::new("random", 12);
+    let mut lab = SweepFixture::new("random", 12);
     (lab.sweep.search.devices_per_trial, lab.sweep.max_failures) = (4, 12);
     let rule = Constraint::parse("optimizer.lr * distributed.devices <= 1").unwrap();
     lab.sweep.search.constraints = vec![rule];
@@ -144,7 +144,7 @@ fn choices(key: &str, values: &[f64]) -> Parameter {
 #[test]
 fn no_setting_is_trained_twice_and_a_space_that_is_exhausted_ends_the_sweep() {
     for method in ["random", "tpe"] {
-        let mut lab = Lab::new(method, 14);
+        let mut lab = SweepFixture::new(method, 14);
         lab.sweep.search.parameters =
             vec![choices("optimizer.lr", &[1.0, 2.0]), choices("optimizer.momentum", &[0.5, 0.25])];
         let fake = fake(|_, _| Outcome::Done);
@@ -166,7 +166,7 @@ fn no_setting_is_trained_twice_and_a_space_that_is_exhausted_ends_the_sweep() {
 #[test]
 fn a_small_space_is_exhausted_in_the_same_order_however_often_the_sweep_is_stopped() {
     let lab = || {
-        let mut lab = Lab::new("random", 30);
+        let mut lab = SweepFixture::new("random", 30);
         let rates: Vec<f64> = (1..=12).map(f64::from).collect();
         lab.sweep.search.parameters = vec![choices("optimizer.lr", &rates)];
         lab
@@ -187,7 +187,7 @@ fn a_small_space_is_exhausted_in_the_same_order_however_often_the_sweep_is_stopp
 
 #[test]
 fn a_point_that_was_trained_with_the_bases_value_of_a_new_parameter_is_not_trained_again() {
-    let mut lab = Lab::new("grid", 99);
+    let mut lab = SweepFixture::new("grid", 99);
     lab.sweep.search.parameters = vec![choices("optimizer.lr", &[1.0, 2.0])];
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
@@ -201,7 +201,7 @@ fn a_point_that_was_trained_with_the_bases_value_of_a_new_parameter_is_not_train
 #[test]
 fn every_setting_that_is_drawn_is_trained_with_every_fold_and_the_best_has_the_best_mean() {
     for method in ["random", "tpe"] {
-        let mut lab = Lab::new(method, 9);
+        let mut lab = SweepFixture::new(method, 9);
         lab.sweep.search.parameters.push(choices("data.fold", &[0.0, 1.0, 2.0]));
         let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
         let fold = |trial: &Trial| value_of(&trial.values, "data.fold").cloned().unwrap();

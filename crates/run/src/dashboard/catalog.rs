@@ -1,5 +1,5 @@
-//! What is known of the runs below a folder, kept up to date by looking at their files. Only what
-//! has changed since the last look is read again.
+//! The runs and sweeps below a folder, kept up to date from their files. Only files that have
+//! changed since the last look are read again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::sweep::JOURNAL;
 pub(super) const FORMAT: u32 = 1;
 
 /// Runs and sweeps below a folder.
-pub(super) struct Watched {
+pub(super) struct RunCatalog {
     root: PathBuf,
     runs: BTreeMap<String, Run>,
     sweeps: BTreeMap<String, Sweep>,
@@ -49,18 +49,18 @@ struct Sweep {
     view: Result<SweepView, String>,
 }
 
-/// By what a change is noticed: size and time of each file, and who writes them.
+/// Detects changes: size and time of each file, and the process that writes them.
 type Stamp = (Vec<Option<(u64, SystemTime)>>, Option<String>);
 
-impl Watched {
-    /// The runs below `root`, which have not been looked for yet.
+impl RunCatalog {
+    /// An empty catalog of the runs below `root`.
     pub(super) fn new(root: &Path) -> Self {
         let runs = BTreeMap::new();
         let sweeps = BTreeMap::new();
         Self { root: root.to_owned(), runs, sweeps }
     }
 
-    /// Looks for runs, and at the files of those that were read; whether anything has changed.
+    /// Finds runs, and updates those that were read. Returns true if anything has changed.
     pub(super) fn look(&mut self) -> bool {
         let found = runs::find(&self.root);
         let is_sweep = found.sweeps.first().is_some_and(|sweep| *sweep == self.root);
@@ -89,7 +89,7 @@ impl Watched {
         has_changed | refresh(known.collect())
     }
 
-    /// What the page calls a run or sweep.
+    /// Id of a run or sweep on the page.
     fn id(&self, folder: &Path) -> String {
         let below = folder.strip_prefix(&self.root).unwrap_or(folder);
         let text = below.to_string_lossy().into_owned();
@@ -179,7 +179,7 @@ impl Watched {
         self.runs.iter().map(|(id, run)| (id, run.timeline.as_slice())).collect()
     }
 
-    /// The folder of a run that the page names; of no other folder is anything told.
+    /// The folder of a run by its id; nothing of other folders is served.
     pub(super) fn folder(&self, id: &str) -> Option<&Path> {
         self.runs.get(id).map(|run| run.folder.as_path())
     }
@@ -203,13 +203,13 @@ impl Run {
         Self { folder, sweep, stamp, view, metrics, events, timeline }
     }
 
-    /// Whether long files of it are only known in part.
+    /// True if long files have been read only in part.
     fn is_glanced_at(&self) -> bool {
         let is_part = self.metrics.is_sketch() || !self.events.is_whole();
         is_part && matches!(self.view, Some(Ok(_)))
     }
 
-    /// Reads again what has changed; whether anything has.
+    /// Reads the files that have changed. Returns true if any has.
     fn refresh(&mut self, id: &str) -> bool {
         let names = [EVENTS, METRICS, EPOCHS, ENVIRONMENT, TAGS, "failure.json", "eval.json"];
         let mut files: Vec<PathBuf> = names.iter().map(|name| self.folder.join(name)).collect();
@@ -224,7 +224,7 @@ impl Run {
         true
     }
 
-    /// Reads on; of long files that were not yet read, parts.
+    /// Reads on; long files that were not yet read, in part.
     fn glance(&mut self) -> Result<(), runs::Error> {
         if self.metrics.is_sketch() {
             self.metrics.glance()?;
@@ -234,7 +234,7 @@ impl Run {
         Ok(self.events.glance()?)
     }
 
-    /// The view, by what is known of the files.
+    /// Builds the view from the files as read so far.
     fn read(&mut self, id: &str) -> Result<RunView, runs::Error> {
         self.timeline = timeline(&self.events.log().events);
         let records = report::with_log(&self.folder, self.events.log().clone())?;
@@ -252,7 +252,8 @@ impl Run {
     }
 }
 
-/// By several threads: at the start there may be hundreds. Whether anything has changed.
+/// Refreshes runs on several threads: at the start there may be hundreds. Returns true if any has
+/// changed.
 fn refresh(mut runs: Vec<(&String, &mut Run)>) -> bool {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = runs.len().div_ceil(threads).max(1);

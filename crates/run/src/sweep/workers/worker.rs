@@ -1,4 +1,4 @@
-//! A worker of a shared sweep: trains what its leader gives it.
+//! A worker of a shared sweep: trains the trials that its leader assigns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -18,51 +18,51 @@ use crate::sweep::workers::messages::{
     Attempt, COMMANDS, Command, REPORTS, Report, received, send,
 };
 
-/// What a thread that trains says.
+/// Message of a thread that trains.
 enum Message {
     Step(u32, u64),
     Over(Attempt, Outcome),
 }
 
-/// How a worker works.
-pub(super) struct Service<'a> {
+/// Settings of a worker of a shared sweep.
+pub(super) struct Worker<'a> {
     pub(super) order: Order<'a>,
     pub(super) trainer: &'a dyn Trainer,
     pub(super) timing: Timing,
-    /// Set to end it: it takes no more trials and stops those that it trains.
+    /// Set to end the worker: it takes no more trials and stops those that it trains.
     pub(super) is_leaving: &'a AtomicBool,
-    /// Hears what a person wants to know.
+    /// Receives messages for the user.
     pub(super) say: &'a (dyn Fn(&str) + Sync),
 }
 
-/// Where a worker has joined; nobody has its lock once it is gone.
+/// The folder of a worker that has joined. Its lock is free once the worker is gone.
 pub(super) struct Membership {
     folder: PathBuf,
     reports: Lines,
     lock: RunLock,
 }
 
-/// A worker at work.
-struct Worker<'s, 'a> {
-    service: &'s Service<'a>,
+/// State of a running worker.
+struct WorkerLoop<'s, 'a> {
+    worker: &'s Worker<'a>,
     commands: Follower,
     reports: Lines,
-    /// Commands for which there was no room yet: a leader that took over may not know of all.
+    /// Commands beyond the capacity: a leader that took over may not know of all trials here.
     waiting: VecDeque<Command>,
     running: BTreeMap<Attempt, Arc<Job>>,
     steps: BTreeMap<u32, u64>,
-    /// Ends that could not be written yet.
+    /// Reports that are not written yet.
     unsent: VecDeque<Report>,
-    /// When something could last be written.
+    /// Time of the last successful write.
     wrote: Instant,
     sender: Sender<Message>,
     receiver: Receiver<Message>,
 }
 
-impl Service<'_> {
-    /// Joins by the files in `folder`: from here on a leader knows this worker.
+impl Worker<'_> {
+    /// Joins the sweep with files in `folder`, by which a leader finds this worker.
     pub(super) fn join(&self, folder: &Path) -> Result<Membership, files::Error> {
-        /// Others that remove what ended workers have left may take the folder before it is locked.
+        /// Workers that clean up may remove the folder before it is locked.
         const TRIES: u32 = 5;
         let once = || {
             files::create_writable_folder(folder)?;
@@ -88,12 +88,12 @@ impl Service<'_> {
         joined
     }
 
-    /// Trains what the leader commands, until this worker leaves.
+    /// Trains the trials that the leader assigns until this worker leaves.
     pub(super) fn run(&self, membership: Membership) -> Result<(), Error> {
         let Membership { folder, reports, lock: _lock } = membership;
         let (sender, receiver) = channel();
-        let mut worker = Worker {
-            service: self,
+        let mut work = WorkerLoop {
+            worker: self,
             commands: Follower::new(&folder.join(COMMANDS)),
             reports,
             waiting: VecDeque::new(),
@@ -104,24 +104,24 @@ impl Service<'_> {
             sender,
             receiver,
         };
-        std::thread::scope(|scope| worker.work(scope))
+        std::thread::scope(|scope| work.run(scope))
     }
 }
 
-impl<'s> Worker<'s, '_> {
-    fn work<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Error>
+impl<'s> WorkerLoop<'s, '_> {
+    fn run<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Error>
     where
         's: 'scope,
     {
-        let timing = self.service.timing;
+        let timing = self.worker.timing;
         let mut is_leaving = false;
         loop {
             // What cannot be read now is read at the next look.
             let commands = received(&mut self.commands).unwrap_or_default();
             for command in commands {
-                self.obey(command);
+                self.handle_command(command);
             }
-            while !is_leaving && self.running.len() < self.service.order.concurrent() {
+            while !is_leaving && self.running.len() < self.worker.order.concurrent() {
                 let Some(Command::Train { attempt, changes, resume }) = self.waiting.pop_front()
                 else {
                     break;
@@ -129,21 +129,21 @@ impl<'s> Worker<'s, '_> {
                 self.start(scope, attempt, changes, resume)?;
             }
             if let Ok(message) = self.receiver.recv_timeout(timing.poll) {
-                self.hear(message);
+                self.handle_message(message);
             }
-            if self.service.is_leaving.load(Ordering::Acquire) && !is_leaving {
+            if self.worker.is_leaving.load(Ordering::Acquire) && !is_leaving {
                 is_leaving = true;
                 self.unsent.push_front(Report::Leaving);
                 self.stop_all();
             }
-            self.report();
+            self.send_reports();
             if is_leaving && self.running.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Release { attempt } => {
                 let other = |command: &Command| !matches!(command, Command::Train { attempt: waits, .. } if *waits == attempt);
@@ -166,11 +166,11 @@ impl<'s> Worker<'s, '_> {
     where
         's: 'scope,
     {
-        let service = self.service;
-        let slots = service.order.concurrent();
+        let worker = self.worker;
+        let slots = worker.order.concurrent();
         let others = self.running.values().map(|job| &**job);
-        let job = service.order.job(attempt.trial, changes, resume, slots, others)?;
-        (service.say)(&format!(
+        let job = worker.order.job(attempt.trial, changes, resume, slots, others)?;
+        (worker.say)(&format!(
             "trial {} {}",
             attempt.trial,
             if resume { "resumed" } else { "started" }
@@ -178,21 +178,21 @@ impl<'s> Worker<'s, '_> {
         self.running.insert(attempt, job.clone());
         let sender = self.sender.clone();
         let watch = move || {
-            let outcome = service.train(&job, attempt.trial, &sender);
+            let outcome = worker.train(&job, attempt.trial, &sender);
             drop(sender.send(Message::Over(attempt, outcome)));
-            reported(service.trainer, &job);
+            reported(worker.trainer, &job);
         };
         let thread = Builder::new().name(id(attempt.trial)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(Error::system("start a thread"))
     }
 
-    fn hear(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         match message {
             Message::Step(trial, step) => drop(self.steps.insert(trial, step)),
             Message::Over(attempt, outcome) => {
                 self.running.remove(&attempt);
                 self.steps.remove(&attempt.trial);
-                let is_leaving = self.service.is_leaving.load(Ordering::Acquire);
+                let is_leaving = self.worker.is_leaving.load(Ordering::Acquire);
                 let outcome = if is_leaving { outcome.when_stopping() } else { outcome };
                 let words = match &outcome {
                     Outcome::Done => "finished".to_owned(),
@@ -201,15 +201,15 @@ impl<'s> Worker<'s, '_> {
                     }
                     Outcome::Failed { error, .. } => format!("failed: {error}"),
                 };
-                (self.service.say)(&format!("trial {} {words}", attempt.trial));
+                (self.worker.say)(&format!("trial {} {words}", attempt.trial));
                 self.unsent.push_back(Report::Ended { attempt, outcome });
             }
         }
     }
 
-    /// Writes what is to be told, and at least that this worker is there.
-    fn report(&mut self) {
-        let timing = self.service.timing;
+    /// Writes all unsent reports, or a beat if the last write is old.
+    fn send_reports(&mut self) {
+        let timing = self.worker.timing;
         if self.unsent.is_empty() && self.wrote.elapsed() >= timing.beat {
             let steps = self.steps.iter().map(|(trial, step)| (*trial, *step)).collect();
             if send(&mut self.reports, &Report::Beat { steps }).is_ok() {
@@ -234,9 +234,8 @@ impl<'s> Worker<'s, '_> {
     }
 }
 
-impl Service<'_> {
-    /// Trains a trial as soon as its folder is free: the worker that had it before may still be
-    /// saving.
+impl Worker<'_> {
+    /// Trains a trial as soon as its folder is free: the previous worker may still be saving.
     fn train(&self, job: &Job, trial: u32, sender: &Sender<Message>) -> Outcome {
         while lock_holder(&job.folders.logs).is_some() {
             if job.waker.take() {
