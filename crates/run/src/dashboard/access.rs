@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::http::Request;
 use crate::{launch, transport};
 
-/// The token of a server, and the names by which it may be asked for.
+/// The token of a server, and the host names that it accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     token: String,

@@ -63,7 +63,7 @@ impl Response {
         write_until(Instant::now() + ANSWER_TIMEOUT, stream, &bytes)
     }
 
-    /// The head alone, of an answer that goes on as long as the connection.
+    /// The head alone, for a stream that lasts as long as the connection.
     pub(super) fn head(&self, length: &str) -> String {
         let headers = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
         format!(
@@ -123,7 +123,7 @@ fn read_until(until: Instant, stream: &mut TcpStream) -> io::Result<Result<Reque
     }
 }
 
-/// `None` if the head goes on.
+/// `None` if the head is incomplete.
 fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);

@@ -7,7 +7,7 @@ use super::evaluation;
 use super::http::{Request, Response};
 use super::page;
 
-/// Points of a curve, if the page does not say.
+/// Default number of points of a curve.
 const POINTS: usize = 500;
 /// Most points of a curve, and lines of a log.
 const MAX_POINTS: usize = 4000;

@@ -19,10 +19,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const ATTENTION: Duration = Duration::from_secs(5);
 /// Time after the last answer in which nothing is read that can wait.
 const REST: Duration = Duration::from_millis(400);
-/// Time after which a silent stream of events says that it lives.
+/// Silence after which a stream of events sends a comment.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Runs that are read between two questions, at the start, and after how many the page is told
-/// first; then after twice as many each time.
+/// Runs that are read between two requests at the start, and the number of runs after which the
+/// page is first notified; then after twice as many each time.
 const PORTION: usize = 4;
 const FIRST_RUNS: usize = 16;
 /// Most connections in each [`Stage`] at once.
@@ -84,7 +84,7 @@ enum Stage {
     Asking,
     /// It is being answered, within a deadline.
     Answered,
-    /// It hears of changes until the browser goes.
+    /// It receives changes until the browser leaves.
     Listening,
 }
 

@@ -77,7 +77,7 @@ impl Environment {
     ///
     /// # Errors
     ///
-    /// The file cannot be written. One that cannot be read is begun anew.
+    /// The file cannot be written. An unreadable file is replaced.
     pub fn write(self, folder: &Path) -> Result<(), Error> {
         let path = folder.join(NAME);
         let old = files::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());

@@ -154,7 +154,7 @@ pub fn device_line(device: &str, rank: usize, world_size: usize) -> String {
     format!("Use device (DDP): {device}, rank {rank}/{world_size}")
 }
 
-/// The numbers of a step that stand beside the bar.
+/// The numbers of a step beside the bar.
 pub(crate) fn step_numbers(done: &StepDone) -> String {
     let mut numbers = format!("loss {}", loss(done.loss));
     push_accuracy(&mut numbers, done.accuracy);
@@ -228,7 +228,7 @@ fn test_line(tested: &Evaluated) -> String {
     line + &warning.unwrap_or_default()
 }
 
-/// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate stands with
+/// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate is shown with
 /// the steps.
 fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
     let mut line = context.epoch(epoch.epoch);

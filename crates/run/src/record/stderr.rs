@@ -37,7 +37,7 @@ pub(crate) fn say(text: &str) {
     offer(format!("{text}\n").as_bytes());
 }
 
-/// As [`say`], but clears the bars first; the process that owns them redraws them below.
+/// Like [`say`], but clears the bars first; the process that owns them redraws them below.
 pub(crate) fn say_above_bars(text: &str) {
     offer(format!("{ERASE}{text}\n").as_bytes());
 }

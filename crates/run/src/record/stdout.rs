@@ -65,8 +65,8 @@ pub fn to_stdout(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush())
 }
 
-/// Lines of JSON from a run that goes on: a slow reader does not hold up the training, and gets
-/// every line.
+/// Lines of JSON from a running process: a slow reader does not block the training, and gets every
+/// line.
 pub struct JsonStream {
     /// `None` while this is dropped, which waits until everything is read or a signal asks to
     /// leave.

@@ -46,7 +46,7 @@ pub(crate) enum Ending<'a> {
     Finished(&'a Finished),
     /// It was started again after all of its steps, and recorded no end.
     NothingLeft(u64),
-    /// No process has it, and nothing says why; the newest start had begun.
+    /// No process has it, and there is no reason on disk; the newest start had begun.
     Killed,
     /// [`Ending::Killed`], without any event.
     Silent,

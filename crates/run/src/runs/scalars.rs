@@ -1,4 +1,4 @@
-//! One series of numbers per metric from `events.jsonl`, read at once or as the run goes on.
+//! One series of numbers per metric from `events.jsonl`, read at once or while the run is running.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl Scalars {
         }
     }
 
-    /// Removes an epoch that the end of the run had cut short after `step`: it goes on.
+    /// Removes an epoch that the end of the run had cut short at `step`: it continues.
     fn reopen_epoch(&mut self, step: u64) {
         if step.is_multiple_of(self.steps_per_epoch.max(1)) {
             return;

@@ -307,7 +307,7 @@ mod tests {
         "length":{"steps_per_epoch":20,"total_steps":50},"distributed":{"devices":["cpu","cpu"]},
         "checkpoint":{"monitor":"val/accuracy","mode":"max"}}}"#;
 
-    /// A run that says events, a second after each other.
+    /// A run that records an event per second.
     struct Speaker {
         folder: tempfile::TempDir,
         sink: Box<dyn OpenSink>,

@@ -92,7 +92,7 @@ impl Scale {
         }
     }
 
-    /// 0 at the low end, 1 at the high end; what lies outside stands at the border.
+    /// 0 at the low end, 1 at the high end; values outside are clamped.
     pub(crate) fn share(&self, place: f64) -> f64 {
         ((place - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }

@@ -5,8 +5,8 @@
 //! opened     the search, and the experiment that all trials change
 //! extended   another search for the trials from here on
 //! started    a trial and its values: from here on it is never drawn again
-//! kept       it goes on past a report; the pruner is not asked about that report again
-//! ended      how it ended, or that it is given up, and all that it reported
+//! kept       it continues past a report; the pruner does not judge that report again
+//! ended      its outcome, also if pruned, and all of its reports
 //! retried    a failed trial is tried again
 //! ```
 //!
@@ -82,7 +82,7 @@ enum Record {
     Extended {
         #[serde(flatten)]
         subject: Subject,
-        /// The worker that asked for it while another one led.
+        /// The worker that requested it while another one led.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<String>,
     },
@@ -346,7 +346,7 @@ impl Journal {
         self.write(Record::Started { trial: trial.number, values, length: trial.length })
     }
 
-    /// A trial goes on past the report of [`Trial::kept`].
+    /// A trial continues past the report of [`Trial::kept`].
     pub(crate) fn kept(&mut self, trial: &Trial) -> Result<(), Error> {
         self.write(Record::Kept { trial: trial.number, step: trial.kept })
     }
@@ -356,7 +356,7 @@ impl Journal {
         self.write(Record::Retried { trial: trial.number, length: trial.length })
     }
 
-    /// A trial has ended, or is given up.
+    /// A trial has ended or was pruned.
     pub(crate) fn ended(&mut self, trial: &Trial, goal: Mode) -> Result<(), Error> {
         self.write(Record::Ended {
             trial: trial.number,

@@ -40,7 +40,7 @@ const PICTURE: &str = "lr_range.png";
 const COLUMNS: &str = "lr,loss,smooth\n";
 /// Share of the smoothed loss that stays at each step.
 const SMOOTHING: f64 = 0.9;
-/// Points at the beginning that say nothing yet: the smoothing still settles.
+/// Points skipped at the beginning, while the smoothing settles.
 const SKIPPED_POINTS: usize = 5;
 
 /// One step of the test.

@@ -11,7 +11,7 @@ use crate::record::text::metric;
 use crate::sweep::sampler::{BaseValues, all_points};
 use crate::sweep::trial::{Report, State, Trial, cost};
 
-/// Keys whose values say nothing about which experiment is better.
+/// Keys that make repeats of an experiment.
 const KEYS: [&str; 3] = ["data.fold", "data.split_seed", "experiment.seed"];
 
 /// True for parameters that make repeats of a setting rather than settings.
@@ -75,8 +75,8 @@ impl Repeated {
         setting
     }
 
-    /// The next trial of the first setting that lacks one, unless one of its trials was given up,
-    /// diverged or failed: then it is not trained further.
+    /// The next trial of the first setting that lacks one. A setting of which a trial was pruned,
+    /// diverged or failed is not trained further.
     pub(super) fn next(&self, trials: &[Trial], base: &BaseValues) -> Option<Values> {
         let is_fine = |trial: &&Trial| matches!(trial.state, State::Running | State::Finished);
         Self::by_setting(trials, base).into_iter().find_map(|all| {
@@ -153,9 +153,9 @@ impl Repeats {
     }
 }
 
-/// Each setting of which several trials are finished, the best mean first; those of which a trial
-/// was given up or diverged are behind the others, since what is left of them is the better part.
-/// There are none unless a fold or a seed is swept.
+/// Settings with several finished trials, the best mean first; those of which a trial was pruned or
+/// diverged come last, since only their better part is left. Empty unless a fold or a seed is
+/// swept.
 pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
     if over(trials).is_empty() {
         return Vec::new();

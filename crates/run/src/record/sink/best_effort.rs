@@ -304,7 +304,7 @@ mod tests {
         Event::Finished(example_events::finished())
     }
 
-    /// Warnings in `events.jsonl`, and whether the run's last words stand behind them.
+    /// Warnings in `events.jsonl`; true if the last event is the end of the run.
     fn warnings(folder: &Path) -> (Vec<String>, bool) {
         let events = read_events(&folder.join(EVENTS)).unwrap().events;
         let is_last = matches!(events.last().map(|last| &last.event), Some(Event::Finished(_)));

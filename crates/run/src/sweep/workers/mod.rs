@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The worker that holds the lock of the sweep's folder leads: it alone draws, prunes and journals,
-//! as in a sweep of one machine, so values bind late and each trial ends once. If it goes, the lock
-//! is free and another worker leads; trials in progress are not disturbed. A worker that has ended,
-//! as the lock of its folder says, or is silent for [`Timing::lease`], is lost, and its trials are
-//! resumed by others. One whose command asks for more than the sweep has tells the leader, which
-//! goes on with that.
+//! as in a sweep of one machine, so values bind late and each trial ends once. If it ends, the lock
+//! is free and another worker leads; trials in progress are not disturbed. A worker is lost if the
+//! lock of its folder is free, or if it is silent for [`Timing::lease`]; others resume its trials.
+//! A worker whose command asks for more than the sweep has sends the request to the leader, which
+//! extends the sweep.
 
 mod messages;
 mod worker_pool;
