@@ -52,7 +52,7 @@ pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{
-    Found, Point, files_of as range_test_files, find, is_in as is_range_test,
+    Point, RangeTestResult, files_of as range_test_files, find, is_in as is_range_test,
     page as range_test_page, read as read_range_test, run as run_range_test,
     words as range_test_words,
 };

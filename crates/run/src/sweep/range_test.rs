@@ -56,7 +56,7 @@ pub struct Point {
 
 /// Result of a range test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct RangeTestResult {
     /// Rate at which the smoothed loss falls fastest: a rate to begin with.
     pub suggested: Option<f64>,
     /// A tenth of the rate at which the smoothed loss is least.
@@ -99,7 +99,7 @@ pub fn run(
     order: &Order<'_>,
     range: &LrRange,
     trainer: &dyn Trainer,
-) -> Result<(Ended, Option<Found>), Error> {
+) -> Result<(Ended, Option<RangeTestResult>), Error> {
     let mut all = order.sweep.changes.clone();
     all.extend(changes(range));
     all.push(format!("distributed.devices={}", order.sweep.search.devices_per_trial));
@@ -137,9 +137,9 @@ pub fn run(
         Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
         Outcome::Failed { error, .. } => return Err(Error::Refused { trials: vec![error] }),
     }
-    let found = find(&steps(&events, range)?);
-    keep(order, &folder, &found)?;
-    Ok((Ended::Done { failed: 0 }, Some(found)))
+    let result = find(&steps(&events, range)?);
+    write_results(order, &folder, &result)?;
+    Ok((Ended::Done { failed: 0 }, Some(result)))
 }
 
 /// Trains the test. Returns the outcome, and true if Ctrl-C came meanwhile.
@@ -185,7 +185,7 @@ pub fn is_in(folder: &Path) -> bool {
 }
 
 /// Reads the result of the test in `folder`; `None` if none has finished.
-pub fn read(folder: &Path) -> Option<Found> {
+pub fn read(folder: &Path) -> Option<RangeTestResult> {
     serde_json::from_slice(&files::read(&folder.join(JSON)).ok()?).ok()
 }
 
@@ -206,7 +206,7 @@ fn steps(events: &Path, range: &LrRange) -> Result<Vec<(f64, f64)>, Error> {
 }
 
 /// Finds the suggested rates from the steps of a test.
-pub fn find(steps: &[(f64, f64)]) -> Found {
+pub fn find(steps: &[(f64, f64)]) -> RangeTestResult {
     let mut points: Vec<Point> = Vec::new();
     let (mut mean, mut weight) = (0.0, 0.0);
     for &(lr, loss) in steps.iter().take_while(|(_, loss)| loss.is_finite()) {
@@ -229,18 +229,18 @@ pub fn find(steps: &[(f64, f64)]) -> Found {
         .filter(|three| slope(three) < 0.0)
         .map(|three| three[1].lr);
     let tenth = least.filter(|_| steepest.is_some()).map(|least| least.lr / 10.0);
-    Found { suggested: steepest, tenth_of_minimum: tenth, points }
+    RangeTestResult { suggested: steepest, tenth_of_minimum: tenth, points }
 }
 
-fn keep(order: &Order<'_>, folder: &Path, found: &Found) -> Result<(), Error> {
+fn write_results(order: &Order<'_>, folder: &Path, result: &RangeTestResult) -> Result<(), Error> {
     let row = |point: &Point| format!("{},{},{}\n", point.lr, point.loss, point.smooth);
-    let rows: String = found.points.iter().map(row).collect();
+    let rows: String = result.points.iter().map(row).collect();
     files::write_atomic(&folder.join(CURVE), format!("{COLUMNS}{rows}").as_bytes())?;
     let json =
-        serde_json::to_vec_pretty(found).map_err(|reason| Error::Encode { what: JSON, reason })?;
+        serde_json::to_vec_pretty(result).map_err(|reason| Error::Encode { what: JSON, reason })?;
     files::write_atomic(&folder.join(JSON), &json)?;
-    picture::write(&Curve(found), folder, [PICTURE, "lr_range.svg"])?;
-    if let Some(lr) = found.suggested {
+    picture::write(&Curve(result), folder, [PICTURE, "lr_range.svg"])?;
+    if let Some(lr) = result.suggested {
         let mut experiment = order.base.experiment.clone();
         // Three digits: a curve of single batches does not say more.
         experiment.optimizer.lr = format!("{lr:.2e}").parse().unwrap_or(lr);
@@ -256,14 +256,14 @@ fn keep(order: &Order<'_>, folder: &Path, found: &Found) -> Result<(), Error> {
 }
 
 /// The result in words.
-pub fn words(found: &Found) -> String {
-    let points = &found.points;
+pub fn words(result: &RangeTestResult) -> String {
+    let points = &result.points;
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return "the loss was not finite at the first step\n".to_owned();
     };
     let mut text =
         format!("{} steps from {} to {}\n", points.len(), short(first.lr), short(last.lr));
-    match (found.suggested, found.tenth_of_minimum) {
+    match (result.suggested, result.tenth_of_minimum) {
         (Some(lr), Some(tenth)) => {
             text += &format!(
                 "suggested optimizer.lr {}, where the loss falls fastest\n\
@@ -283,19 +283,19 @@ pub fn page(folder: &Path) -> String {
     if let Some(holder) = lock_holder(folder) {
         return format!("{head}running as {holder}\n");
     }
-    let Some(found) = read(folder) else {
+    let Some(result) = read(folder) else {
         return format!("{head}which has not ended: its command begins it again\n");
     };
-    format!("{head}which is one run\n{}{}\n", words(&found), files_of(folder, &found))
+    format!("{head}which is one run\n{}{}\n", words(&result), files_of(folder, &result))
 }
 
 /// The line that names the files of a test.
-pub fn files_of(folder: &Path, found: &Found) -> String {
-    let best = found.suggested.map_or(String::new(), |_| format!("{BEST}, "));
+pub fn files_of(folder: &Path, result: &RangeTestResult) -> String {
+    let best = result.suggested.map_or(String::new(), |_| format!("{BEST}, "));
     format!("{best}{PICTURE}, {CURVE} and {JSON} are in `{}`", folder.display())
 }
 
-struct Curve<'a>(&'a Found);
+struct Curve<'a>(&'a RangeTestResult);
 
 impl Picture for Curve<'_> {
     fn size(&self) -> (u32, u32) {
@@ -398,9 +398,9 @@ mod tests {
     #[test]
     fn what_a_test_found_is_read_and_told_by_its_folder() {
         let lab = SweepFixture::new("lr_range", 1);
-        let (folder, found) = (lab.folder.path(), find(&curve()));
-        keep(&lab.order(), folder, &found).unwrap();
-        assert_eq!(read(folder).unwrap().points.len(), found.points.len());
+        let (folder, result) = (lab.folder.path(), find(&curve()));
+        write_results(&lab.order(), folder, &result).unwrap();
+        assert_eq!(read(folder).unwrap().points.len(), result.points.len());
         let words = page(folder);
         assert!(
             words.contains("suggested optimizer.lr") && words.contains("lr_range.png"),
@@ -422,13 +422,13 @@ mod tests {
 
     #[test]
     fn the_rate_of_the_steepest_fall_is_suggested() {
-        let found = find(&curve());
-        let exponent = found.suggested.unwrap().log10();
+        let result = find(&curve());
+        let exponent = result.suggested.unwrap().log10();
         // The smoothing lags behind by some steps of 0.06 decades.
         assert!((-2.6..-1.7).contains(&exponent), "{exponent}");
-        let tenth = found.tenth_of_minimum.unwrap().log10();
+        let tenth = result.tenth_of_minimum.unwrap().log10();
         assert!((-2.3..-1.5).contains(&tenth), "{tenth}");
-        assert!(words(&found).contains("suggested optimizer.lr"));
+        assert!(words(&result).contains("suggested optimizer.lr"));
     }
 
     #[test]
@@ -455,8 +455,8 @@ mod tests {
     fn the_axis_holds_the_least_loss_of_a_step() {
         let mut steps = curve();
         steps[60].1 = -1.0;
-        let found = find(&steps);
-        let scale = Curve(&found).losses();
+        let result = find(&steps);
+        let scale = Curve(&result).losses();
         assert!(scale.low <= -1.0 && scale.high > 2.3, "{scale:?}");
     }
 
