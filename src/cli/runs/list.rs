@@ -15,7 +15,7 @@ use crate::kinds::Kinds;
 use crate::plan::Mode;
 use crate::record::text::{duration, metric, wrapped};
 use crate::record::{is_json, to_stderr};
-use crate::runs::{self, Found, LOGS, Listing, RUN, State, Summary, SweepSummary};
+use crate::runs::{self, FolderScan, LOGS, Listing, RUN, State, Summary, SweepSummary};
 use crate::sweep;
 use crate::terminal::shell_word;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -62,7 +62,8 @@ fn folder(word: &Path) -> PathBuf {
     let Some(text) = word.to_str() else { return word.to_owned() };
     let name = text.strip_prefix(RUN).unwrap_or(text);
     let (outer, inner) = (Path::new(name), Path::new(LOGS).join(name));
-    let is_named = name != text || (runs::is_name(name) && runs::find(outer) == Found::default());
+    let is_named =
+        name != text || (runs::is_name(name) && runs::find(outer) == FolderScan::default());
     if inner.is_dir() && (is_named || !outer.is_dir()) {
         return inner;
     }

@@ -106,7 +106,7 @@ fn say_freed(freed: u64, is_dry: bool) -> Result<ExitCode, ErrorPage> {
 pub(crate) fn leftovers(logs: &Path) -> BTreeSet<PathBuf> {
     let beside = logs.with_file_name("checkpoints");
     let usual = [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself);
-    let runs::Found { runs, sweeps } = runs::find(logs);
+    let runs::FolderScan { runs, sweeps } = runs::find(logs);
     let trials = sweeps.iter().flat_map(|sweep| runs::trials(sweep));
     let named: Vec<PathBuf> =
         runs.into_iter().chain(trials).flat_map(|run| folders_of(&run)).collect();

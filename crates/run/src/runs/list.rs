@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 4;
 
 /// Folders of runs and sweeps, each sorted by its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FolderScan {
     /// Runs other than trials; if the folder is a sweep itself, all runs in it.
     pub runs: Vec<PathBuf>,
     pub sweeps: Vec<PathBuf>,
@@ -24,8 +24,8 @@ pub struct Found {
 
 /// Finds runs and sweeps in `folder`, which may be one itself. Links are not followed, and
 /// unreadable folders count as empty.
-pub fn find(folder: &Path) -> Found {
-    let mut found = Found::default();
+pub fn find(folder: &Path) -> FolderScan {
+    let mut found = FolderScan::default();
     if is_sweep(folder) {
         found.runs = runs_in(folder);
         found.sweeps.push(folder.to_owned());
@@ -54,7 +54,7 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     runs
 }
 
-fn look_into(folder: &Path, depth: usize, found: &mut Found) {
+fn look_into(folder: &Path, depth: usize, found: &mut FolderScan) {
     if is_sweep(folder) {
         found.sweeps.push(folder.to_owned());
         found.runs.extend(other_runs(folder));
@@ -123,7 +123,7 @@ pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
 
 /// Reads all runs and sweeps below `folder`, which may be one itself.
 pub fn list(folder: &Path) -> Listing {
-    let Found { runs, sweeps } = find(folder);
+    let FolderScan { runs, sweeps } = find(folder);
     let mut listing = Listing::default();
     let is_sweep = sweeps.first().is_some_and(|sweep| sweep == folder);
     let read = if is_sweep { trial_summaries(folder) } else { in_parallel(runs, summary) };
@@ -167,7 +167,7 @@ mod tests {
         make("logs/a/no-run", "notes.txt");
         make("logs/.hidden/20260101-c", RESOLVED);
         std::os::unix::fs::symlink(at("logs/a"), at("logs/b")).unwrap();
-        let expected = Found {
+        let expected = FolderScan {
             runs: vec![at("logs/a/20260101-a"), at("logs/a/20260101-b")],
             sweeps: vec![at("logs/tune")],
         };
@@ -175,9 +175,12 @@ mod tests {
         assert_eq!(find(&at("logs")), expected);
         assert_eq!(find(&at("logs/a")).runs, expected.runs);
         let trials = vec![at("logs/tune/trial-0002")];
-        assert_eq!(find(&at("logs/tune")), Found { runs: trials, sweeps: vec![at("logs/tune")] });
+        assert_eq!(
+            find(&at("logs/tune")),
+            FolderScan { runs: trials, sweeps: vec![at("logs/tune")] }
+        );
         assert_eq!(find(&at("logs/a/20260101-a")).runs, [at("logs/a/20260101-a")]);
-        assert_eq!(find(&at("nowhere")), Found::default());
+        assert_eq!(find(&at("nowhere")), FolderScan::default());
 
         make("logs/tune/20260101-d", RESOLVED);
         let other = at("logs/tune/20260101-d");

@@ -36,7 +36,7 @@ pub use checkpoint_ref::{
 };
 pub use config::{Difference, config, differences, leaves};
 pub(crate) use list::in_words;
-pub use list::{Found, Listing, Unreadable, find, list, other_runs, trials};
+pub use list::{FolderScan, Listing, Unreadable, find, list, other_runs, trials};
 pub use run_ref::{
     LOGS, best_run, best_trial, enter_best_run, enter_run, find_range_test, find_run,
     find_run_that, find_sweep, is_experiment, is_name, named_run, nearest_run, nearest_sweep,

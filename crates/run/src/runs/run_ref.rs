@@ -7,7 +7,7 @@ use crate::plan::RunFolders;
 use crate::record::{is_run, to_stderr};
 use crate::runs::Error;
 use crate::runs::checkpoint_ref::{RUN, nearest, split};
-use crate::runs::list::{Found, find};
+use crate::runs::list::{FolderScan, find};
 use crate::runs::stored::StoredRun;
 use crate::sweep::{self, is_trial};
 use crate::user_error::{ErrorPage, ExitCode};
@@ -190,7 +190,7 @@ pub fn nearest_sweep(word: &str) -> Option<String> {
 
 /// The name of an experiment or the id of a run that is nearly `word`.
 pub fn nearest_run(word: &str) -> Option<String> {
-    let Found { runs, sweeps } = find(Path::new(LOGS));
+    let FolderScan { runs, sweeps } = find(Path::new(LOGS));
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let names = runs.iter().filter_map(|run| name(run.parent()?));
     let all: Vec<String> =

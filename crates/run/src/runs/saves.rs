@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Found, find};
+use super::{FolderScan, find};
 use crate::files;
 use crate::record::EVENTS;
 
@@ -19,7 +19,7 @@ struct Line {
 
 /// The newest run below `folder` with a checkpoint, and its longest write time in seconds.
 pub fn longest_save(folder: &Path) -> Option<(String, f64)> {
-    let Found { runs, .. } = find(folder);
+    let FolderScan { runs, .. } = find(folder);
     runs.iter().rev().find_map(|run| {
         let id = run.file_name()?.to_string_lossy().into_owned();
         Some((id, longest_of(run)?))
