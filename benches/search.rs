@@ -20,7 +20,8 @@ use ddprun::config::kind::{Choice, Kind};
 use ddprun::config::schema::Mode;
 use ddprun::config::sweep::{Condition, Domain, Parameter, Search, Values};
 use ddprun::sweep::{
-    Asked, BaseValues, Length, Method, NoPruner, Random, Ranking, Report, State, Tpe, Trial, Tried,
+    BaseValues, Length, Method, NoPruner, ProposalRequest, Random, Ranking, Report, State, Tpe,
+    Trial, Tried,
 };
 use serde_json::{Value, json};
 
@@ -148,7 +149,7 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
     let (base, ranking) = (BaseValues::default(), Ranking::plain(Mode::Min));
     let mut trials: Vec<Trial> = Vec::new();
     for number in 1..=problem.trials {
-        let asked = Asked {
+        let request = ProposalRequest {
             search: &search,
             base: &base,
             ranking: &ranking,
@@ -156,7 +157,7 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
             trials: &trials,
             tried: &Tried::default(),
         };
-        let values = method.propose(&asked).expect("no constraints");
+        let values = method.propose(&request).expect("no constraints");
         let reports = vec![Report { step: 1, value: Some((problem.function)(&values)) }];
         let length = Length { steps_per_epoch: 1, total_steps: 1 };
         trials.push(Trial {

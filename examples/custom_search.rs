@@ -14,7 +14,7 @@ use ddprun::config::kind::{Kind, Need};
 use ddprun::config::schema::Mode;
 use ddprun::config::sweep::{Values, in_order};
 use ddprun::kinds::Kinds;
-use ddprun::sweep::{Asked, Method, Pruner, Running, is_allowed, value_at};
+use ddprun::sweep::{Method, ProposalRequest, Pruner, Running, is_allowed, value_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,17 +34,17 @@ impl Kind for Halton {
 }
 
 impl Method for Halton {
-    fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
+    fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
         // Trials are counted from 1; where constraints refuse a point, a later one takes its place.
-        let first = self.skip + asked.number;
+        let first = self.skip + request.number;
         let points = (0..1000).map(|attempt| first + 10_000 * attempt);
         let mut values = points.map(|point| {
             let mut primes = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29].into_iter().cycle();
-            in_order(&asked.search.parameters, |parameter| {
+            in_order(&request.search.parameters, |parameter| {
                 Some(value_at(&parameter.domain, digits_mirrored(point, primes.next()?)))
             })
         });
-        values.find(|values| is_allowed(asked.search, values, asked.base))
+        values.find(|values| is_allowed(request.search, values, request.base))
     }
 
     fn n_independent(&self) -> usize {

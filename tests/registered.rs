@@ -6,7 +6,7 @@ use ddprun::config::schema::Mode;
 use ddprun::config::sweep::Sweep;
 use ddprun::config::{self, Loaded, Problems};
 use ddprun::kinds::Kinds;
-use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial, Tried};
+use ddprun::sweep::{BaseValues, Length, ProposalRequest, Ranking, Report, Running, Trial, Tried};
 
 #[path = "registered/backend.rs"]
 mod backend;
@@ -128,7 +128,7 @@ fn a_users_search_method_draws_values_and_a_users_pruner_is_asked() {
     let method = kinds.methods.build(&search.method).expect("it is registered");
     let (base, ranking) = (BaseValues::default(), Ranking::plain(search.goal));
     let draw = |number| {
-        let asked = Asked {
+        let request = ProposalRequest {
             search: &search,
             base: &base,
             ranking: &ranking,
@@ -136,7 +136,7 @@ fn a_users_search_method_draws_values_and_a_users_pruner_is_asked() {
             trials: &[],
             tried: &Tried::default(),
         };
-        method.propose(&asked).expect("there are no constraints")
+        method.propose(&request).expect("there are no constraints")
     };
     // 22 = 10110 in base 2: its mirror is 13/32, on a scale from 1e-3 to 1e-1.
     let expected = 10_f64.powf(-3.0 + 2.0 * 13.0 / 32.0);

@@ -34,8 +34,8 @@ pub trait Method: Debug + Send + Sync {
     }
 
     /// Proposes the values of a trial; `None` if no untried values satisfy the constraints. Values
-    /// that a trial has had are replaced by others: see [`Asked::admits`].
-    fn propose(&self, _asked: &Asked<'_>) -> Option<Values> {
+    /// that a trial has had are replaced by others: see [`ProposalRequest::admits`].
+    fn propose(&self, _request: &ProposalRequest<'_>) -> Option<Values> {
         None
     }
 
@@ -53,7 +53,7 @@ pub trait Method: Debug + Send + Sync {
 
 /// Request for the values of a trial.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ProposalRequest<'a> {
     pub search: &'a Search,
     /// Values of the experiment that the trials change.
     pub base: &'a BaseValues,
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
     pub tried: &'a Tried,
 }
 
-impl Asked<'_> {
+impl ProposalRequest<'_> {
     /// Returns true if `values` satisfy the constraints and no trial has had them.
     pub fn admits(&self, values: &Values) -> bool {
         is_allowed(self.search, values, self.base) && !self.tried.has(values, self.base)

@@ -49,7 +49,9 @@ use std::path::PathBuf;
 pub use folder::{is_of_sweep, refuse_runs};
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
-pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
+pub use method::{
+    Grid, List, LrRange, Method, MethodFamily, Methods, ProposalRequest, Random, Tpe, points,
+};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{
     Point, RangeTestResult, files_of as range_test_files, find, is_in as is_range_test,

@@ -7,7 +7,7 @@ use crate::config::sweep::{
     Domain, Json, MAX_POINTS, Search, Values, in_order, on_grid, setting_of, steps_of, value_of,
 };
 use crate::rng::{Key, Purpose, name_hash};
-use crate::sweep::method::{Asked, Grid, points};
+use crate::sweep::method::{Grid, ProposalRequest, points};
 use crate::sweep::trial::Trial;
 
 /// Draws after which no values are assumed to satisfy the constraints.
@@ -74,8 +74,8 @@ pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
 
 /// Draws values at random that no trial has had; `None` if ten thousand draws broke a constraint or
 /// were already tried.
-pub fn random(asked: &Asked<'_>) -> Option<Values> {
-    let Asked { search, number, .. } = *asked;
+pub fn random(request: &ProposalRequest<'_>) -> Option<Values> {
+    let ProposalRequest { search, number, .. } = *request;
     (0..MAX_ATTEMPTS)
         .map(|attempt| {
             let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), attempt);
@@ -83,16 +83,16 @@ pub fn random(asked: &Asked<'_>) -> Option<Values> {
                 Some(at(&parameter.domain, key.with(name_hash(&parameter.key)).uniform(0)))
             })
         })
-        .find(|values| asked.admits(values))
+        .find(|values| request.admits(values))
 }
 
 /// Picks one of the settings that no trial has had, if all can be counted; else draws at random.
-pub(super) fn untried(asked: &Asked<'_>) -> Option<Values> {
+pub(super) fn untried(request: &ProposalRequest<'_>) -> Option<Values> {
     /// Keeps this draw apart from the random ones of the same trial.
     const STREAM: u64 = 1 << 33;
-    let Some(mut left) = all_points(asked.search, asked.base) else { return random(asked) };
-    left.retain(|values| asked.admits(values));
-    let key = Key::new(asked.search.seed, Purpose::Sweep, u64::from(asked.number), STREAM);
+    let Some(mut left) = all_points(request.search, request.base) else { return random(request) };
+    left.retain(|values| request.admits(values));
+    let key = Key::new(request.search.seed, Purpose::Sweep, u64::from(request.number), STREAM);
     let n = left.len();
     let index = (key.uniform(0) * n as f64) as usize;
     (n > 0).then(|| left.swap_remove(index.min(n - 1)))
@@ -136,7 +136,7 @@ mod tests {
     /// The draw for the trial `number` after others that have had `tried`.
     fn random_after(search: &Search, number: u32, tried: &Tried) -> Option<Values> {
         let (base, ranking) = (&BaseValues::default(), &Ranking::plain(search.goal));
-        super::random(&Asked { search, base, ranking, number, trials: &[], tried })
+        super::random(&ProposalRequest { search, base, ranking, number, trials: &[], tried })
     }
 
     fn random(search: &Search, _: &BaseValues, number: u32) -> Option<Values> {
@@ -177,9 +177,10 @@ mod tests {
         let drawn: Vec<Option<Values>> = (1..=3)
             .map(|number| {
                 let (search, base, ranking) = (&search, &base, &ranking);
-                let asked = Asked { search, base, ranking, number, trials: &[], tried: &tried };
-                let values = untried(&asked);
-                assert_eq!(values.is_some(), super::random(&asked).is_some());
+                let request =
+                    ProposalRequest { search, base, ranking, number, trials: &[], tried: &tried };
+                let values = untried(&request);
+                assert_eq!(values.is_some(), super::random(&request).is_some());
                 values.inspect(|values| assert!(tried.add(values, base)))
             })
             .collect();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
 use crate::config::sweep::Values;
-use crate::sweep::method::{Asked, Method};
+use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::sampler;
 
 /// independent draws that depend only on the seed and the trial's number; none is drawn twice.
@@ -19,8 +19,8 @@ impl Kind for Random {
 }
 
 impl Method for Random {
-    fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
-        sampler::random(asked)
+    fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
+        sampler::random(request)
     }
 
     fn n_independent(&self) -> usize {

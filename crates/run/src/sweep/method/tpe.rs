@@ -21,7 +21,7 @@ use crate::config::sweep::{
     value_of,
 };
 use crate::rng::{Key, Purpose, name_hash};
-use crate::sweep::method::{Asked, Method};
+use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::parzen::{Axis, suggest};
 use crate::sweep::repeats::is_repeat;
 use crate::sweep::sampler::{self, BaseValues};
@@ -48,12 +48,12 @@ impl Kind for Tpe {
 }
 
 impl Method for Tpe {
-    fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
-        let Asked { search, base, ranking, number, trials, .. } = *asked;
+    fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
+        let ProposalRequest { search, base, ranking, number, trials, .. } = *request;
         let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
         let n_done = trials.iter().filter(counts).count();
         if n_done < N_STARTUP_TRIALS {
-            return sampler::random(asked);
+            return sampler::random(request);
         }
         let n_good = n_done.div_ceil(10).min(25);
         let (good, others) = split(ranking.ranked(trials), n_good);
@@ -68,8 +68,8 @@ impl Method for Tpe {
                 let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), stream);
                 draw_groups(search, key, &good, &others)
             })
-            .find(|values| asked.admits(values))
-            .or_else(|| sampler::random(asked))
+            .find(|values| request.admits(values))
+            .or_else(|| sampler::random(request))
     }
 
     fn n_independent(&self) -> usize {
@@ -252,7 +252,7 @@ mod tests {
         trials: &[Trial],
     ) -> Values {
         let (ranking, tried) = (&Ranking::plain(search.goal), &Tried::of(trials, base));
-        method.propose(&Asked { search, base, ranking, number, trials, tried }).unwrap()
+        method.propose(&ProposalRequest { search, base, ranking, number, trials, tried }).unwrap()
     }
 
     fn propose(search: &Search, number: u32, trials: &[Trial]) -> Values {
@@ -365,7 +365,9 @@ mod tests {
         let tried = &Tried::of(&[], &base);
         let drawn = (31..131).map(|number| {
             let (search, base, ranking, trials) = (&search, &base, &ranking, &trials[..]);
-            Tpe {}.propose(&Asked { search, base, ranking, number, trials, tried }).unwrap()
+            Tpe {}
+                .propose(&ProposalRequest { search, base, ranking, number, trials, tried })
+                .unwrap()
         });
         let large = drawn.filter(|values| values[0].1 == json!(256)).count();
         // By steps the batch of 32 would be the good one.

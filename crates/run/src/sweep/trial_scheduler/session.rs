@@ -15,7 +15,7 @@ use crate::launch::Signals;
 use crate::plan::RunFolders;
 use crate::sweep::folder::remove_checkpoints;
 use crate::sweep::journal::Journal;
-use crate::sweep::method::{Asked, Method};
+use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::Repeated;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer, reported, trained};
@@ -310,9 +310,9 @@ impl<'a> Session<'a> {
     ) -> Option<Values> {
         let base = &self.base;
         let ranking = &self.ranking;
-        let asked = Asked { search, base, ranking, number, trials, tried };
-        let proposed = self.method.propose(&asked).filter(|values| !tried.has(values, base));
-        proposed.or_else(|| untried(&asked))
+        let request = ProposalRequest { search, base, ranking, number, trials, tried };
+        let proposed = self.method.propose(&request).filter(|values| !tried.has(values, base));
+        proposed.or_else(|| untried(&request))
     }
 
     fn launch<'scope>(
