@@ -85,6 +85,15 @@ impl Details {
             logs: Vec::new(),
         })
     }
+
+    /// Adds what a page without a server needs: the ends of the logs, and pictures.
+    pub(super) fn alone(mut self, folder: &Path, lines: usize) -> Self {
+        let most = self.ranks.last().map_or(0, |last| last + 1);
+        self.logs = (0..most).map(|rank| log_end(folder, rank, lines)).collect();
+        evaluation::inline(folder, &mut self.evaluations);
+        self.processes.clear();
+        self
+    }
 }
 
 fn straggler(event: &Event) -> Option<Straggler> {
@@ -147,15 +156,4 @@ pub(super) fn log_end(folder: &Path, rank: u32, lines: usize) -> LogEnd {
         Ok(LogEnd { lines: all[end..].iter().map(|&line| line.to_owned()).collect(), size })
     };
     read().unwrap_or_default()
-}
-
-impl Details {
-    /// Adds what a page without a server needs: the ends of the logs, and pictures.
-    pub(super) fn alone(mut self, folder: &Path, lines: usize) -> Self {
-        let most = self.ranks.last().map_or(0, |last| last + 1);
-        self.logs = (0..most).map(|rank| log_end(folder, rank, lines)).collect();
-        evaluation::inline(folder, &mut self.evaluations);
-        self.processes.clear();
-        self
-    }
 }

@@ -80,9 +80,7 @@ impl SweepView {
             trials: trials.iter().map(view).collect(),
         })
     }
-}
 
-impl SweepView {
     /// Ids of the pruned trials' runs.
     pub(super) fn pruned(&self) -> impl Iterator<Item = String> {
         let pruned = self.trials.iter().filter(|trial| trial.state == State::Pruned);

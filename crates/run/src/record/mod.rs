@@ -55,7 +55,7 @@ pub use environment::{Environment, NAME as ENVIRONMENT, read as read_environment
 pub use event_line::{Context, device_line, line};
 pub(crate) use event_line::{quiet_line, restart};
 pub use results::{
-    EPOCHS, HISTORY, TEST_METRICS, read_epochs, read_history, read_test, write_history, write_test,
+    EPOCHS, HISTORY, read_epochs, read_history, read_test, write_history, write_test,
 };
 pub use run_json::{
     DATA, DESCRIPTION, DESCRIPTION_FORMAT, RESOLVED, SPLIT, is_run, newest_of, newest_start,

@@ -188,7 +188,7 @@ fn encode_history(history: &History) -> Result<Vec<u8>, serde_json::Error> {
 
 /// Name of the test's result in the run's folder. A run that is resumed after its end does not test
 /// the same weights again.
-pub const TEST_METRICS: &str = "test_metrics.json";
+const TEST_METRICS: &str = "test_metrics.json";
 
 /// Version of `test_metrics.json`.
 const TEST_FORMAT: u32 = 1;

@@ -148,7 +148,7 @@ pub enum CheckpointChoice {
 
 impl CheckpointChoice {
     /// [`CheckpointChoice::Newest`] if `newest` is set and the word names no checkpoint.
-    pub(crate) fn or_newest(self, newest: bool) -> Self {
+    fn or_newest(self, newest: bool) -> Self {
         if newest && self == Self::Any { Self::Newest } else { self }
     }
 }

@@ -184,7 +184,10 @@ pub fn of_experiment(file: &str) -> String {
 /// The name of a sweep that is nearly `word`.
 pub fn nearest_sweep(word: &str) -> Option<String> {
     let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let names: Vec<String> = find(Path::new(LOGS)).sweeps.iter().filter_map(name).collect();
+    // Deeper ones cannot be named without their path.
+    let is_named = |path: &&PathBuf| path.parent() == Some(Path::new(LOGS));
+    let FolderScan { sweeps, .. } = find(Path::new(LOGS));
+    let names: Vec<String> = sweeps.iter().filter(is_named).filter_map(name).collect();
     nearest(word, &names)
 }
 

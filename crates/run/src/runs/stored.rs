@@ -163,7 +163,7 @@ pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
     owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
 }
 
-/// [`StoredRun::project`] of the run in `logs`.
+/// The project folder of the run in `logs`, an absolute path.
 pub fn project_of(logs: &Path) -> Option<PathBuf> {
     StoredRun::read(logs).ok()?.project(logs)
 }

@@ -69,21 +69,18 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let name = story.as_ref().map(|story| story.subject.name.clone());
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
-        let summary = summary(&path).map(|run| {
-            let sweep = if sweep::is_trial(&path) { name.clone() } else { None };
-            Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
+        let summary = summary(&path).map(|mut run| {
+            if sweep::is_trial(&path) {
+                run.sweep.clone_from(&name);
+            }
+            // Only the journal knows that a run was pruned.
+            let is_pruned = trial.is_some_and(|trial| trial.state == sweep::State::Pruned);
+            if is_pruned && run.state != State::Running {
+                (run.state, run.reason) = (State::Pruned, None);
+            }
+            run
         });
         (path, summary)
     };
     trials(folder).into_iter().chain(other_runs(folder)).map(read).collect()
-}
-
-/// Marks a run as pruned, which only the journal knows.
-fn as_trial(run: Summary, trial: &Trial) -> Summary {
-    match trial.state {
-        sweep::State::Pruned if run.state != State::Running => {
-            Summary { state: State::Pruned, reason: None, ..run }
-        }
-        _ => run,
-    }
 }

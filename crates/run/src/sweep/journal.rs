@@ -288,38 +288,34 @@ impl Replay {
                     story.trials.len() - 1
                 });
             }
-            record => self.of_trial(record),
-        }
-    }
-
-    fn of_trial(&mut self, record: Record) {
-        match record {
             Record::Kept { trial, step } => {
-                if let Some(known) = self.trial(trial) {
+                if let Some(known) = trial_of(story, &self.places, trial) {
                     known.kept = step;
                 }
             }
             Record::Retried { trial, length } => {
-                if let Some(known) = self.trial(trial) {
+                if let Some(known) = trial_of(story, &self.places, trial) {
                     known.begin_again(length);
                 }
             }
             Record::Ended { trial, state, seconds, error, lacked_storage, reports, .. } => {
-                if let Some(known) = self.trial(trial) {
+                if let Some(known) = trial_of(story, &self.places, trial) {
                     (known.state, known.seconds, known.error) = (state, seconds, error);
                     known.lacked_storage = lacked_storage;
                     let report = |(step, value)| Report { step, value };
                     known.reports = reports.into_iter().map(report).collect();
                 }
             }
-            Record::Opened { .. } | Record::Extended { .. } | Record::Started { .. } => {}
         }
     }
+}
 
-    fn trial(&mut self, number: u32) -> Option<&mut Trial> {
-        let place = *self.places.get(&number)?;
-        self.story.as_mut()?.trials.get_mut(place)
-    }
+fn trial_of<'a>(
+    story: &'a mut Story,
+    places: &HashMap<u32, usize>,
+    number: u32,
+) -> Option<&'a mut Trial> {
+    story.trials.get_mut(*places.get(&number)?)
 }
 
 impl Journal {

@@ -23,7 +23,7 @@ pub(crate) enum Axis {
 }
 
 /// The density of some observations.
-pub(crate) struct Density<'a> {
+struct Density<'a> {
     axes: &'a [Axis],
     observations: &'a [Vec<f64>],
     /// Weight of each observation, then of the prior; their sum is 1.
@@ -63,7 +63,7 @@ fn fading(n: usize) -> Vec<f64> {
 
 impl<'a> Density<'a> {
     /// The density of `observations`, oldest first, each with a number per axis.
-    pub(crate) fn new(axes: &'a [Axis], observations: &'a [Vec<f64>]) -> Self {
+    fn new(axes: &'a [Axis], observations: &'a [Vec<f64>]) -> Self {
         let n = observations.len();
         let mut weights = fading(n);
         weights.push(1.0);
@@ -79,7 +79,7 @@ impl<'a> Density<'a> {
     }
 
     /// A random point.
-    pub(crate) fn draw(&self, stream: &mut Stream) -> Vec<f64> {
+    fn draw(&self, stream: &mut Stream) -> Vec<f64> {
         let share = stream.uniform();
         let mut sum = 0.0;
         let last = self.weights.len() - 1;
@@ -96,7 +96,7 @@ impl<'a> Density<'a> {
     }
 
     /// The logarithm of the density at a point.
-    pub(crate) fn log(&self, point: &[f64]) -> f64 {
+    fn log(&self, point: &[f64]) -> f64 {
         let kernels = self.observations.iter().map(Some).chain([None]);
         let logs: Vec<f64> = kernels
             .zip(&self.weights)

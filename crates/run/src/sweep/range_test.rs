@@ -17,7 +17,6 @@ use crate::config::sweep::change_of;
 use crate::event::Event;
 use crate::files::{self, RunLock, lock_holder};
 use crate::launch::Signals;
-use crate::plan::RunFolders;
 use crate::record::text::short;
 use crate::record::{self, EVENTS};
 use crate::report::panel::{Canvas, FAINT_INK};
@@ -27,7 +26,6 @@ use crate::sweep::folder::{prepared_folder, refuse_runs};
 use crate::sweep::method::LrRange;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
-use crate::sweep::trial::id;
 use crate::sweep::{Error, journal};
 use crate::transport::Waker;
 
@@ -113,13 +111,7 @@ pub fn run(
     if !is_in(&folder) {
         files::write_atomic(&folder.join(CURVE), COLUMNS.as_bytes())?;
     }
-    let experiment = &order.base.experiment;
-    let at = |dir: &Path| dir.join(&order.sweep.name).join(id(1));
-    let folders = RunFolders {
-        id: id(1),
-        logs: at(&experiment.logging.dir),
-        checkpoints: at(&experiment.checkpoint.dir),
-    };
+    let folders = order.folders(1);
     let waker = Waker::new().map_err(Error::system("make a waker"))?;
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;

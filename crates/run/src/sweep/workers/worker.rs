@@ -106,6 +106,17 @@ impl Worker<'_> {
         };
         std::thread::scope(|scope| work.run(scope))
     }
+
+    /// Trains a trial as soon as its folder is free: the previous worker may still be saving.
+    fn train(&self, job: &Job, trial: u32, sender: &Sender<Message>) -> Outcome {
+        while lock_holder(&job.folders.logs).is_some() {
+            if job.waker.take() {
+                return Outcome::Stopped;
+            }
+            std::thread::sleep(self.timing.poll);
+        }
+        trained(self.trainer, job, &mut |step| drop(sender.send(Message::Step(trial, step))))
+    }
 }
 
 impl<'s> WorkerLoop<'s, '_> {
@@ -231,18 +242,5 @@ impl<'s> WorkerLoop<'s, '_> {
 
     fn stop_all(&self) {
         self.running.values().for_each(|job| job.waker.wake());
-    }
-}
-
-impl Worker<'_> {
-    /// Trains a trial as soon as its folder is free: the previous worker may still be saving.
-    fn train(&self, job: &Job, trial: u32, sender: &Sender<Message>) -> Outcome {
-        while lock_holder(&job.folders.logs).is_some() {
-            if job.waker.take() {
-                return Outcome::Stopped;
-            }
-            std::thread::sleep(self.timing.poll);
-        }
-        trained(self.trainer, job, &mut |step| drop(sender.send(Message::Step(trial, step))))
     }
 }
