@@ -1,4 +1,4 @@
-//! Why there are no predictions.
+//! Errors of predictions.
 
 use crate::checkpoint;
 use crate::data;
@@ -7,7 +7,7 @@ use crate::runs;
 use crate::user_error::{ExitCode, UserError};
 use crate::worker;
 
-/// Why there are no predictions, and what to do about it.
+/// The reason why there are no predictions, with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Error {
@@ -38,7 +38,7 @@ impl UserError for Error {
     }
 }
 
-/// What the errors of the rooms below say of themselves.
+/// Conversions that keep the exit code and the remedy of an error.
 macro_rules! as_they_say {
     ($($error:ty),+) => {
         $(impl From<$error> for Error {

@@ -7,25 +7,25 @@ use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Value};
 use crate::user_error::ExitCode;
 
-/// Most classes of which all probabilities are given where nothing else is asked for.
+/// Most classes of which all probabilities are given by default.
 const MAX_CLASSES: usize = 20;
 /// Classes that are given of more.
 const TOP: usize = 5;
-/// From this probability on a sample has a class, of those of which it may have several.
+/// Probability above which a sample has a class, if it may have several.
 const HAS: f32 = 0.5;
 
-/// What became of a sample.
+/// Result of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// What the model answered.
+    /// The outputs of the model.
     Answer(Vec<f32>),
     /// The mean loss of so many tokens.
     Loss(f64, u64),
-    /// Why it could not be read.
+    /// The reason why it could not be read.
     Unreadable(String),
 }
 
-/// What an answer means.
+/// Meaning of an answer.
 #[derive(Clone, Debug, PartialEq)]
 enum Meaning {
     /// One of these classes.
@@ -43,9 +43,9 @@ enum Meaning {
 pub(crate) struct Form {
     pub(crate) columns: Vec<Column>,
     meaning: Meaning,
-    /// Whether items have a place in their files.
+    /// True if items are rows of their files.
     has_rows: bool,
-    /// Whether time steps have dates.
+    /// True if time steps have dates.
     has_dates: bool,
     /// Most likely classes that are given; `None` = the probability of each.
     top: Option<usize>,
@@ -135,7 +135,7 @@ impl Form {
         }
     }
 
-    /// What stands in the rows between their names and the error; or why nothing does.
+    /// The values of the rows between their names and the error, or the error.
     fn answers(&self, item: &Item, outcomes: &[&Outcome]) -> Result<Vec<Vec<Value>>, String> {
         item.samples.as_ref().map_err(Clone::clone)?;
         if self.meaning == Meaning::Loss {
@@ -195,7 +195,7 @@ impl Form {
     }
 }
 
-/// Gives numbers that the data call as one of our own columns (`error`, `step`) another name: names
+/// Renames columns of numbers that have the name of one of our own columns (`error`, `step`): names
 /// are keys.
 fn distinguish(columns: &mut [Column]) {
     let is_number = |column: &Column| column.kind == ColumnType::Number;
@@ -208,7 +208,7 @@ fn distinguish(columns: &mut [Column]) {
     }
 }
 
-/// What the answers of such a model are.
+/// The meaning of the answers of a model.
 fn meaning(plan: &Plan, answers: &Answers) -> Result<Meaning, Error> {
     let outputs = plan.model.outputs;
     let names = |from: &[String]| -> Vec<String> {
@@ -240,12 +240,12 @@ fn meaning(plan: &Plan, answers: &Answers) -> Result<Meaning, Error> {
 }
 
 impl Form {
-    /// Whether samples are asked for their losses.
+    /// True if the losses of samples are predicted.
     pub(crate) fn wants_losses(&self) -> bool {
         self.meaning == Meaning::Loss
     }
 
-    /// Numbers that the answer to a sample must have.
+    /// Length of the answer to a sample.
     pub(crate) fn width(&self) -> Option<usize> {
         match &self.meaning {
             Meaning::Class(classes) | Meaning::Classes(classes) => Some(classes.len()),

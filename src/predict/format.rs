@@ -1,4 +1,4 @@
-//! Rows -> a file, as they come: what is kept in memory does not grow with their number.
+//! Rows -> a file, as they come: memory does not grow with their number.
 
 use std::error::Error as Failure;
 use std::io::{BufWriter, Write};
@@ -17,7 +17,7 @@ use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Rows, Value};
 use crate::user_error::ExitCode;
 
-/// Rows of a row group of Parquet: those that are in memory before they are written.
+/// Rows of a row group of Parquet, which are in memory before they are written.
 const GROUP: usize = 1 << 16;
 
 /// The form of a file of predictions.
@@ -32,7 +32,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// That of a file, by how its name ends.
+    /// The format of a file, by its extension.
     pub(crate) fn of(path: &Path) -> Result<Self, Error> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
@@ -62,7 +62,7 @@ enum Body<W: Write + Send> {
     Parquet { file: Box<SerializedFileWriter<W>>, waiting: Rows },
 }
 
-type Written<T> = Result<T, Box<dyn Failure + Send + Sync>>;
+type WriteResult<T> = Result<T, Box<dyn Failure + Send + Sync>>;
 
 impl<W: Write + Send> RowWriter<W> {
     /// Begins a file.
@@ -76,7 +76,7 @@ impl<W: Write + Send> RowWriter<W> {
         self.body.write(&self.columns, rows).map_err(unwritable)
     }
 
-    /// Writes what is left, and gives back what was written to.
+    /// Writes the rest, and returns the underlying writer.
     pub(crate) fn finish(self) -> Result<W, Error> {
         self.body.finish(&self.columns).map_err(unwritable)
     }
@@ -88,7 +88,7 @@ fn unwritable(why: Box<dyn Failure + Send + Sync>) -> Error {
 }
 
 impl<W: Write + Send> Body<W> {
-    fn begin(format: Format, columns: &[Column], to: W) -> Written<Self> {
+    fn begin(format: Format, columns: &[Column], to: W) -> WriteResult<Self> {
         Ok(match format {
             Format::Csv => {
                 let mut file = csv::Writer::from_writer(to);
@@ -104,7 +104,7 @@ impl<W: Write + Send> Body<W> {
         })
     }
 
-    fn write(&mut self, columns: &[Column], mut rows: Rows) -> Written<()> {
+    fn write(&mut self, columns: &[Column], mut rows: Rows) -> WriteResult<()> {
         match self {
             Self::Csv(file) => {
                 for row in rows {
@@ -128,7 +128,7 @@ impl<W: Write + Send> Body<W> {
         Ok(())
     }
 
-    fn finish(self, columns: &[Column]) -> Written<W> {
+    fn finish(self, columns: &[Column]) -> WriteResult<W> {
         Ok(match self {
             Self::Csv(file) => file.into_inner().map_err(|error| error.error().to_string())?,
             Self::Jsonl(file) => file.into_inner().map_err(|error| error.error().to_string())?,
@@ -143,7 +143,7 @@ impl<W: Write + Send> Body<W> {
 }
 
 /// A JSON object and a line end.
-fn line(to: &mut impl Write, columns: &[Column], row: &[Value]) -> Written<()> {
+fn line(to: &mut impl Write, columns: &[Column], row: &[Value]) -> WriteResult<()> {
     let value = |value| serde_json::to_value(value).unwrap_or(Json::Null);
     let pairs = columns.iter().zip(row);
     let object: Map<String, Json> =

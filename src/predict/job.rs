@@ -1,6 +1,6 @@
-//! Many inputs, part by part, on several ranks. With a file to write, what is done is kept beside
-//! it, so that a second start goes on; without one, rows are written as soon as those before them
-//! are.
+//! Predicts many inputs, part by part, on several ranks. With a file to write, finished parts are kept
+//! beside it, so that a second start continues; without one, rows are written as soon as those before
+//! them are.
 //!
 //! Ranks that we start are threads, each with a model of its own and its share of the cores; with
 //! GPUs each has the next one. Ranks of another launcher are processes, which share the work
@@ -22,21 +22,19 @@ use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
 use crate::plan::Plan;
-use crate::predict::cut::parts;
-use crate::predict::ended::Ended;
 use crate::predict::error::Error;
 use crate::predict::form::Form;
 use crate::predict::format::{Format, RowWriter};
 use crate::predict::part_folder::{FORMAT, Identity, POLL, PartFolder};
-use crate::predict::predictor::{Predictor, read};
-use crate::predict::row::{Column, Rows};
+use crate::predict::predictor::{Predictor, parts, read};
+use crate::predict::row::{Column, JobSummary, Rows};
 use crate::user_error::ExitCode;
 use crate::worker;
 
 /// Parts for each rank that may be done before the one whose rows are written next.
 const PARTS_AHEAD: usize = 2;
 
-/// What is to be predicted.
+/// A job of predictions.
 pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) opened: &'a Opened,
@@ -44,29 +42,29 @@ pub(crate) struct Job<'a> {
     pub(crate) paths: &'a [PathBuf],
     /// Ranks of this process.
     pub(crate) ranks: usize,
-    /// Which rank this process is, if another launcher has started it; its work goes to a file.
+    /// The rank of this process, if another launcher has started it; its work goes to a file.
     pub(crate) launched: Option<&'a Foreign>,
     /// Most likely classes that are given.
     pub(crate) top: Option<usize>,
-    /// The file to write, and whether what another job left may go.
+    /// The file to write, and true if parts of another job may be discarded.
     pub(crate) out: Option<(&'a Path, bool)>,
-    /// The form of rows that go to no file.
+    /// Format of rows that are not written to a file.
     pub(crate) form: Format,
 }
 
-/// What a job says while it runs.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress<'a> {
     /// So many items are to be predicted, of which so many were done by an earlier start.
     Began { items: usize, done: usize },
     /// So many more are done.
     Done(usize),
-    /// What is worth a look about the inputs.
+    /// A note about the inputs.
     Noted(&'a str),
 }
 
-/// Predicts all of it; rows go to `stream` if no file is to be written. `None` of a rank
-/// whose file another one has joined.
+/// Runs a job; rows go to `stream` if no file is to be written. Returns `None` on a rank whose file
+/// another one has joined.
 ///
 /// # Errors
 ///
@@ -74,15 +72,15 @@ pub(crate) enum Progress<'a> {
 pub(crate) fn run(
     job: &Job<'_>,
     stream: &mut (dyn Write + Send),
-    said: &(dyn Fn(Progress<'_>) + Sync),
-) -> Result<Option<Ended>, Error> {
+    report: &(dyn Fn(Progress<'_>) + Sync),
+) -> Result<Option<JobSummary>, Error> {
     let format = job.out.map_or(Ok(job.form), |(path, _)| format_of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
-    inputs.notes.iter().for_each(|note| said(Progress::Noted(note)));
+    inputs.notes.iter().for_each(|note| report(Progress::Noted(note)));
     let form = Form::of(job.plan, &inputs, job.top)?;
     let parts = parts(&inputs, job.plan.val_batch_size.count());
-    let work = Work { job, inputs: &inputs, form: &form, parts: &parts, said };
+    let work = SharedWork { job, inputs: &inputs, form: &form, parts: &parts, report };
     match job.out {
         Some((path, replaces)) => work.to_file(format, path, replaces),
         None => work.to_stream(format, stream).map(Some),
@@ -111,30 +109,30 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What all ranks share.
-struct Work<'a> {
+/// State that all ranks share.
+struct SharedWork<'a> {
     job: &'a Job<'a>,
     inputs: &'a Inputs,
     form: &'a Form,
     parts: &'a [Range<usize>],
-    said: &'a (dyn Fn(Progress<'_>) + Sync),
+    report: &'a (dyn Fn(Progress<'_>) + Sync),
 }
 
 /// Rows that are written in the order of their parts.
-struct InOrder<'a> {
+struct OrderedRows<'a> {
     to: RowWriter<&'a mut (dyn Write + Send)>,
     /// The part that is written next.
     next: usize,
     /// Later ones that are done.
     pending: BTreeMap<usize, Rows>,
-    ended: Ended,
+    summary: JobSummary,
 }
 
-impl InOrder<'_> {
+impl OrderedRows<'_> {
     fn take(&mut self, at: usize, rows: Rows, columns: &[Column]) -> Result<(), Error> {
         self.pending.insert(at, rows);
         while let Some(rows) = self.pending.remove(&self.next) {
-            self.ended.count(&rows, columns);
+            self.summary.count(&rows, columns);
             self.to.write(rows)?;
             self.next += 1;
         }
@@ -142,12 +140,16 @@ impl InOrder<'_> {
     }
 }
 
-impl Work<'_> {
-    fn to_stream(&self, format: Format, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
+impl SharedWork<'_> {
+    fn to_stream(
+        &self,
+        format: Format,
+        stream: &mut (dyn Write + Send),
+    ) -> Result<JobSummary, Error> {
         let columns = &self.form.columns;
         let to = RowWriter::new(format, columns, stream)?;
-        let ended = Ended::default();
-        let written = Mutex::new(InOrder { to, next: 0, pending: BTreeMap::new(), ended });
+        let summary = JobSummary::default();
+        let written = Mutex::new(OrderedRows { to, next: 0, pending: BTreeMap::new(), summary });
         let moved = Condvar::new();
         let open: Vec<usize> = (0..self.parts.len()).collect();
         self.begin(&open);
@@ -166,13 +168,18 @@ impl Work<'_> {
             taken
         };
         self.on_ranks(&open, &wait, &keep)?;
-        let InOrder { to, ended, .. } =
+        let OrderedRows { to, summary, .. } =
             written.into_inner().unwrap_or_else(PoisonError::into_inner);
         to.finish()?;
-        Ok(ended)
+        Ok(summary)
     }
 
-    fn to_file(&self, format: Format, out: &Path, replaces: bool) -> Result<Option<Ended>, Error> {
+    fn to_file(
+        &self,
+        format: Format,
+        out: &Path,
+        replaces: bool,
+    ) -> Result<Option<JobSummary>, Error> {
         self.refuse_input(out)?;
         let folder = PartFolder::of(out, replaces, self.parts.len());
         let identity = identity(self.job, self.inputs);
@@ -215,11 +222,11 @@ impl Work<'_> {
         Err(Error::new(ExitCode::Refused, what).with_help("choose another file to write"))
     }
 
-    /// Says what there is to do.
+    /// Reports the number of items.
     fn begin(&self, open: &[usize]) {
         let left: usize = open.iter().map(|&at| self.parts[at].len()).sum();
         let items = self.inputs.items.len();
-        (self.said)(Progress::Began { items, done: items - left });
+        (self.report)(Progress::Began { items, done: items - left });
     }
 
     /// Does this rank's share of the parts, then those of ranks that are gone, until all are done.
@@ -279,7 +286,7 @@ impl Work<'_> {
                     let items = self.parts[at].clone();
                     let n = items.len();
                     keep(at, predictor.part(self.inputs, items, self.form)?)?;
-                    (self.said)(Progress::Done(n));
+                    (self.report)(Progress::Done(n));
                 }
                 Ok(())
             };
@@ -325,8 +332,8 @@ fn identity(job: &Job<'_>, found: &Inputs) -> Identity {
     }
 }
 
-/// Of what is named, and of each file in it. What else lies in a folder does not count: the output
-/// may come there, too.
+/// Hash of the named paths, and of each input file in them. Other files in a folder do not count: the
+/// output may be among them.
 fn digest(items: &Items, paths: &[PathBuf]) -> String {
     let mut inputs = blake3::Hasher::new();
     inputs.update(&items.len().to_le_bytes());
@@ -347,7 +354,7 @@ fn digest(items: &Items, paths: &[PathBuf]) -> String {
     inputs.finalize().to_hex().to_string()
 }
 
-/// Adds the name of a file, its size and when it was changed; of what is no file its name.
+/// Adds the name of a file, its size and its time of modification; of a folder only the name.
 fn add_file(inputs: &mut blake3::Hasher, file: &Path) {
     inputs.update(file.as_os_str().as_encoded_bytes());
     inputs.update(&[0]);

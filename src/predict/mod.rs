@@ -4,7 +4,7 @@
 //! checkpoint ─Predictor─▶ inputs ─parts─▶ batches ─model─▶ answers ─Form─▶ rows ─format─▶ csv, jsonl, parquet
 //! ```
 //!
-//! How a data set reads inputs without answers is its own business
+//! Each data set reads inputs without answers in its own way
 //! ([`DataSource::inputs`](crate::data::DataSource::inputs)). Batches are cut by the place of a
 //! sample among the inputs, so the rows are the same for any number of ranks. Rows are written as
 //! they come, so memory does not grow with their number.
@@ -26,15 +26,13 @@ mod error;
 mod row;
 mod form;
 mod format;
-mod cut;
 mod predictor;
-mod ended;
 mod part_folder;
 mod job;
 
-pub(crate) use ended::Ended;
 pub use error::Error;
 pub(crate) use format::Format;
 pub(crate) use job::{Job, Progress, run};
 pub use predictor::{Predictions, Predictor};
+pub(crate) use row::JobSummary;
 pub use row::{Column, ColumnType, Row, Value};

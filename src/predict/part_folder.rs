@@ -1,14 +1,14 @@
-//! `FILE.parts`: what is done of a job, part by part, until `FILE` is joined from it.
+//! `FILE.parts`: the finished parts of a job, until `FILE` is joined from them.
 //!
 //! ```text
-//! job.json         what the parts are parts of: a start goes on only with the same
+//! job.json         the job of the parts: a start goes on only with the same
 //! part-000000.json rows
 //! rank-0.lock      held by the process that does this share; free as soon as that is gone
 //! join.lock        held by the process that joins the file
 //! ```
 //!
-//! The folder is what ranks of a launcher share, so they need no connection between them, and a
-//! rank that is killed takes nothing with it but a part.
+//! The ranks of a launcher share the folder, so they need no connection between them, and a rank that
+//! is killed loses only a part.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -17,17 +17,16 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, AtomicFile, RunLock};
-use crate::predict::ended::Ended;
 use crate::predict::error::Error;
 use crate::predict::format::{Format, RowWriter};
-use crate::predict::row::{Column, Rows};
+use crate::predict::row::{Column, JobSummary, Rows};
 use crate::user_error::ExitCode;
 
 /// Version of a part's file.
 pub(super) const FORMAT: u32 = 1;
-/// What the parts are parts of.
+/// The job that the parts belong to.
 const JOB: &str = "job.json";
-/// How often a rank looks whether others have begun or ended something.
+/// Time between two looks at the work of other ranks.
 pub(super) const POLL: Duration = Duration::from_millis(20);
 
 /// Identity of a job; a second start goes on only with the same.
@@ -35,9 +34,9 @@ pub(super) const POLL: Duration = Duration::from_millis(20);
 pub(super) struct Identity {
     pub(super) format: u32,
     pub(super) version: String,
-    /// Of the checkpoint.
+    /// Fingerprint of the checkpoint.
     pub(super) weights: String,
-    /// Of the inputs: their names, sizes and times.
+    /// Hash of the inputs: their names, sizes and times.
     pub(super) inputs: String,
     pub(super) top: Option<usize>,
     pub(super) batch_size: u32,
@@ -48,14 +47,14 @@ pub(super) struct Identity {
 pub(super) struct PartFolder<'a> {
     path: PathBuf,
     out: &'a Path,
-    /// Whether a file that is there may go.
+    /// True if an existing file may be replaced.
     replaces: bool,
     /// Number of parts.
     n: usize,
 }
 
 impl<'a> PartFolder<'a> {
-    /// That of `n` parts of the file `out`, which need not be there.
+    /// The folder of `n` parts of the file `out`, which need not exist.
     pub(super) fn of(out: &'a Path, replaces: bool, n: usize) -> Self {
         let mut path = out.as_os_str().to_owned();
         path.push(".parts");
@@ -102,7 +101,7 @@ impl<'a> PartFolder<'a> {
         Err(Error::new(ExitCode::Refused, what).with_help(help))
     }
 
-    /// What is in the folder and not of a job.
+    /// A file in the folder that is not of a job.
     fn foreign(&self) -> Option<PathBuf> {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let is_own = |entry: &std::fs::DirEntry| {
@@ -116,8 +115,8 @@ impl<'a> PartFolder<'a> {
         others.chain(is_other.then_some(job)).min()
     }
 
-    /// Removes what a job consists of, and the folder if nothing else is in it. Its first file goes
-    /// first: others see by it that all is over.
+    /// Removes the files of a job, and the folder if nothing else is in it. Its first file goes first:
+    /// others see by it that all is over.
     fn clear(&self) -> Result<(), Error> {
         let gone = |error: files::Error| match error {
             files::Error::Io { reason, .. } if reason.kind() == ErrorKind::NotFound => Ok(()),
@@ -134,7 +133,7 @@ impl<'a> PartFolder<'a> {
         Ok(())
     }
 
-    /// Whether there is something to continue.
+    /// True if there is something to continue.
     fn has_parts(&self) -> bool {
         (0..self.n.max(1)).any(|at| self.part(at).is_file())
     }
@@ -169,7 +168,7 @@ impl<'a> PartFolder<'a> {
         }
     }
 
-    /// Whether the file was joined, and the folder is gone.
+    /// True if the file was joined, and the folder is gone.
     pub(super) fn is_over(&self) -> bool {
         !self.path.join(JOB).exists()
     }
@@ -185,7 +184,7 @@ impl<'a> PartFolder<'a> {
         }
     }
 
-    /// Another process does what this one was asked for.
+    /// The error while another process does the same.
     pub(super) fn in_use(&self) -> Error {
         let what = format!("another process writes `{}`", self.out.display());
         Error::new(ExitCode::Storage, what).with_help("wait for it, or stop it")
@@ -215,7 +214,7 @@ impl<'a> PartFolder<'a> {
         format: Format,
         columns: &[Column],
         timeout: Duration,
-    ) -> Result<Option<Ended>, Error> {
+    ) -> Result<Option<JobSummary>, Error> {
         let began = Instant::now();
         let lock = loop {
             match self.claim("join")? {
@@ -230,17 +229,17 @@ impl<'a> PartFolder<'a> {
             }
         };
         self.refuse_existing()?;
-        let mut ended = Ended::default();
+        let mut summary = JobSummary::default();
         let mut to = RowWriter::new(format, columns, AtomicFile::create(self.out)?)?;
         for at in 0..self.n {
             let rows = self.rows(at)?;
-            ended.count(&rows, columns);
+            summary.count(&rows, columns);
             to.write(rows)?;
         }
         to.finish()?.complete()?;
         self.clear()?;
         drop(lock);
-        Ok(Some(ended))
+        Ok(Some(summary))
     }
 
     fn rows(&self, at: usize) -> Result<Rows, Error> {
@@ -270,7 +269,7 @@ impl<'a> PartFolder<'a> {
     }
 }
 
-/// Whether a file of this name may be one of a job's.
+/// True if a file of this name may belong to a job.
 fn is_name(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = |before: &str, after: &str| {

@@ -1,4 +1,4 @@
-//! A model with its weights, which answers.
+//! A model with its weights, which predicts files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Opened};
 use crate::data::loader::{Loader, Request, Settings};
-use crate::data::{DataSource, Inputs, Predicting, Transforms};
+use crate::data::{DataSource, Inputs, Items, Predicting, Transforms};
 use crate::engine::Engine;
 use crate::kinds::Kinds;
 use crate::plan::{OnBadSample, Plan};
-use crate::predict::cut::parts;
 use crate::predict::error::Error;
 use crate::predict::form::{Form, Outcome};
 use crate::predict::row::{Column, Row, Value};
 use crate::runs::{self, CheckpointRef, LOGS, StoredRun, has_checkpoint, run_of};
 use crate::user_error::ExitCode;
 use crate::worker::{self, Alone};
+
+/// Samples of a part, which is lost when a start is killed.
+const PART_SAMPLES: usize = 4096;
 
 /// The model of a run, with the weights of its best checkpoint: their averages where it keeps some.
 pub struct Predictor {
@@ -30,9 +32,9 @@ pub struct Predictor {
 /// Rows of predictions, in the order of the inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predictions {
-    /// What the values of a row are.
+    /// Columns of a row.
     pub columns: Vec<Column>,
-    /// What is worth a look about the inputs, in words: categories that no training row has.
+    /// Notes about the inputs: categories that no training row has.
     pub notes: Vec<String>,
     rows: Vec<Vec<Value>>,
 }
@@ -48,7 +50,7 @@ impl Predictions {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -72,7 +74,7 @@ impl Predictor {
         Ok(Self { plan, engine, source, transforms: kinds.transforms.clone() })
     }
 
-    /// What the model answers to files and folders: a row for each image, recording, row of a
+    /// Predicts files and folders: a row for each image, recording, row of a
     /// table or text, and for each time step of a forecast. A row that cannot be read has an
     /// `error`.
     pub fn predict(&mut self, inputs: &[impl AsRef<Path>]) -> Result<Predictions, Error> {
@@ -116,7 +118,7 @@ impl Predictor {
         Ok(rows.collect())
     }
 
-    /// What becomes of each of `samples`.
+    /// The outcome of each of `samples`.
     fn outcomes(
         &mut self,
         inputs: &Inputs,
@@ -158,6 +160,28 @@ fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
             (stored, opened)
         }
     })
+}
+
+/// The items of each part, in whole batches of samples: the same parts for any number of ranks.
+pub(crate) fn parts(inputs: &Inputs, batch: usize) -> Vec<Range<usize>> {
+    let most = (PART_SAMPLES / batch.max(1)).max(1) * batch.max(1);
+    let n = inputs.items.len();
+    if let Items::Files(_) = inputs.items {
+        return (0..n.div_ceil(most)).map(|at| at * most..((at + 1) * most).min(n)).collect();
+    }
+    let mut found = Vec::new();
+    let mut first = 0;
+    let mut samples = 0;
+    for at in 0..n {
+        let more = inputs.items.get(at).samples.map_or(0, |samples| samples.len());
+        if at > first && (samples + more > most || at - first >= most) {
+            found.push(first..at);
+            (first, samples) = (at, 0);
+        }
+        samples += more;
+    }
+    found.push(first..n);
+    found
 }
 
 /// Files and folders as samples of the model of `plan`.

@@ -1,9 +1,12 @@
-//! A row of predictions.
+//! Rows of predictions, and their number.
 
 use std::fmt;
 use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
+
+/// Rows with an error that are named.
+const MAX_NAMED: usize = 10;
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,12 +16,12 @@ pub enum Value {
     Nothing,
     /// A whole number.
     Integer(i64),
-    /// A number; the shortest decimal that gives the 32 bits of what the model answered.
+    /// A number: the shortest decimal with the same 32 bits as the output of the model.
     Number(f64),
     Text(String),
 }
 
-/// What a column holds.
+/// Type of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ColumnType {
     Text,
@@ -31,7 +34,6 @@ pub enum ColumnType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
     pub name: String,
-    /// What it holds.
     pub kind: ColumnType,
 }
 
@@ -101,4 +103,40 @@ impl Index<&str> for Row<'_> {
     fn index(&self, name: &str) -> &Value {
         self.get(name).unwrap_or(&Value::Nothing)
     }
+}
+
+/// Result of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobSummary {
+    pub(crate) rows: usize,
+    /// Rows that have an error.
+    pub(crate) failed: usize,
+    /// The first of them: path, row and error.
+    pub(crate) first: Vec<String>,
+}
+
+impl JobSummary {
+    /// Counts more rows.
+    pub(super) fn count(&mut self, rows: &Rows, columns: &[Column]) {
+        let has_failed = |row: &&Vec<Value>| row.last() != Some(&Value::Nothing);
+        let left = MAX_NAMED - self.first.len();
+        self.rows += rows.len();
+        self.failed += rows.iter().filter(has_failed).count();
+        let named = rows.iter().filter(has_failed).take(left).map(|row| named(row, columns));
+        self.first.extend(named);
+    }
+}
+
+/// A row with an error, in words.
+fn named(row: &[Value], columns: &[Column]) -> String {
+    let known = columns.iter().zip(row).filter(|(column, value)| {
+        ["path", "row"].contains(&column.name.as_str()) && **value != Value::Nothing
+    });
+    let word = |(column, value): (&Column, &Value)| match column.name.as_str() {
+        "row" => format!("row {value}"),
+        _ => value.to_string(),
+    };
+    let words: Vec<String> = known.map(word).collect();
+    let why = row.last().map(ToString::to_string).unwrap_or_default();
+    format!("{}: {why}", words.join(", "))
 }
