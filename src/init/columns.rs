@@ -1,4 +1,4 @@
-//! What the columns of a table hold: numbers, words or dates, and what of them is left out.
+//! Contents of the columns of a table: numbers, words or dates, and columns that are left out.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::data::{MissingValues, is_date};
-use crate::init::formatting::{count, named};
+use crate::init::names::{count, named};
 use crate::init::recognised::unusable;
 use crate::user_error::ErrorPage;
 
@@ -19,7 +19,7 @@ const MAX_MEASURES: usize = 10;
 /// Different cells of a column of numbers that are no numbers, above which it is one of words.
 const MAX_BAD: usize = 10;
 
-/// A table, as it is written.
+/// A table with its cells as text.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) names: Vec<String>,
@@ -35,7 +35,7 @@ impl Table {
         rows.map(move |(row, line)| (*line, row.get(at).unwrap_or_default()))
     }
 
-    /// The same with only these columns.
+    /// The table with only these columns.
     pub(super) fn only(&self, names: &[&String]) -> Self {
         let places: Vec<usize> = names.iter().filter_map(|name| self.place(name)).collect();
         let row = |row: &csv::StringRecord| {
@@ -45,22 +45,22 @@ impl Table {
         Self { names, rows: self.rows.iter().map(row).collect(), lines: self.lines.clone() }
     }
 
-    /// The place of the column `name`.
+    /// The index of the column `name`.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|other| other == name)
     }
 }
 
-/// A cell that is not what the rest of its column is.
+/// A cell that differs in type from the rest of its column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadCell {
     pub(super) line: u64,
     pub(super) word: String,
 }
 
-/// What a column holds.
+/// Content of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum ColumnContent {
     /// Numbers, except in these cells.
     Numbers(Vec<BadCell>),
     /// Dates, except in these cells.
@@ -73,8 +73,8 @@ pub(super) enum Holds {
 /// Words that programs write where a number is not known.
 const UNKNOWN: [&str; 7] = ["?", "-", "--", "missing", "unknown", "#N/A", "NaT"];
 
-impl Holds {
-    /// Of the cells of the column `name` that are not empty.
+impl ColumnContent {
+    /// Infers the content from the cells of the column `name` that are not empty.
     pub(super) fn of(name: &str, cells: &[(u64, &str)]) -> Self {
         if cells.is_empty() {
             return Self::Nothing("all of its cells are empty".to_owned());
@@ -92,7 +92,7 @@ impl Holds {
         if let Some(bad) = except_few(cells, is_date) {
             return Self::Dates(bad);
         }
-        if let Some(Formatted { line, cell, what, plain }) = formatted(cells) {
+        if let Some(NumberFormat { line, cell, what, plain }) = formatted(cells) {
             return Self::Nothing(format!(
                 "its numbers are written with {what}, such as `{cell}` in line {line}: write {plain}"
             ));
@@ -129,7 +129,7 @@ fn except_few(cells: &[(u64, &str)], is_so: impl Fn(&str) -> bool) -> Option<Vec
     are_few.then(|| bad.iter().map(cell).collect())
 }
 
-/// Whether a column holds seconds, milliseconds ... since 1970, by its name and its digits.
+/// True if a column holds seconds, milliseconds ... since 1970, by its name and its digits.
 fn are_epochs(name: &str, cells: &[(u64, &str)]) -> bool {
     let name = name.to_lowercase();
     let mut words = name.split(|c: char| !c.is_alphanumeric());
@@ -147,7 +147,7 @@ fn are_epochs(name: &str, cells: &[(u64, &str)]) -> bool {
     is_called_so && cells.iter().all(|(_, cell)| is_epoch(cell))
 }
 
-/// Whether a cell is a time of day: `10:00`, `23:59:59`.
+/// True if a cell is a time of day: `10:00`, `23:59:59`.
 pub(super) fn is_time_of_day(cell: &str) -> bool {
     let parts: Vec<&str> = cell.split(':').collect();
     let is_below = |part: &str, end: u8| {
@@ -161,7 +161,7 @@ pub(super) fn is_time_of_day(cell: &str) -> bool {
 /// Numbers that are written in a way that is not read: one of them with its line, what they are
 /// written with, and the plain number.
 #[derive(Debug, PartialEq)]
-pub(super) struct Formatted<'a> {
+pub(super) struct NumberFormat<'a> {
     pub(super) line: u64,
     pub(super) cell: &'a str,
     pub(super) what: String,
@@ -169,12 +169,14 @@ pub(super) struct Formatted<'a> {
     pub(super) plain: String,
 }
 
-/// Where most cells are numbers, of which some have decimal commas, thousands apart, currencies,
-/// percent signs or a unit.
-pub(super) fn formatted<'a>(cells: &[(u64, &'a str)]) -> Option<Formatted<'a>> {
-    let found: Vec<(u64, &str, Dressed<'_>)> =
-        cells.iter().filter_map(|(line, cell)| Some((*line, *cell, Dressed::of(cell)?))).collect();
-    let plain = |(_, cell, _): &&(u64, &str, Dressed<'_>)| cell.parse::<f64>().is_ok();
+/// Finds the formatting of a column most of whose cells are numbers, some with decimal commas,
+/// separated thousands, currencies, percent signs or a unit.
+pub(super) fn formatted<'a>(cells: &[(u64, &'a str)]) -> Option<NumberFormat<'a>> {
+    let found: Vec<(u64, &str, MarkedNumber<'_>)> = cells
+        .iter()
+        .filter_map(|(line, cell)| Some((*line, *cell, MarkedNumber::of(cell)?)))
+        .collect();
+    let plain = |(_, cell, _): &&(u64, &str, MarkedNumber<'_>)| cell.parse::<f64>().is_ok();
     let (line, cell, first) = found.iter().find(|it| !plain(it))?;
     if found.len() * 10 < cells.len() * 9 {
         return None;
@@ -203,15 +205,15 @@ pub(super) fn formatted<'a>(cells: &[(u64, &'a str)]) -> Option<Formatted<'a>> {
             separators.words(first.digits).to_owned()
         }
     };
-    Some(Formatted { line: *line, cell, what, plain })
+    Some(NumberFormat { line: *line, cell, what, plain })
 }
 
-/// A number with what is written around it.
-struct Dressed<'a> {
+/// A number with the marks around it.
+struct MarkedNumber<'a> {
     mark: Mark,
     /// The number without its sign: digits, and what separates them.
     digits: &'a str,
-    /// What follows it, beside a currency or a percent sign: `cm`.
+    /// Word after it that is no currency or percent sign: `cm`.
     unit: &'a str,
 }
 
@@ -222,7 +224,7 @@ enum Mark {
     Percent,
 }
 
-impl<'a> Dressed<'a> {
+impl<'a> MarkedNumber<'a> {
     const CURRENCIES: [&'static str; 22] = [
         "US$", "R$", "$", "€", "£", "¥", "₹", "₽", "₩", "₺", "฿", "USD", "EUR", "GBP", "CHF",
         "INR", "JPY", "CNY", "Rs.", "Rs", "kr", "zł",
@@ -264,7 +266,7 @@ impl<'a> Dressed<'a> {
     }
 }
 
-/// Whether digits and separators are one number: not an address (`192.168.0.1`), feet and inches
+/// True if digits and separators are one number: not an address (`192.168.0.1`), feet and inches
 /// (`5'11`), or two numbers (`12.5, 13.5`).
 fn is_one_number(digits: &str) -> bool {
     let is_any = |c: char| !c.is_ascii_digit();
@@ -287,7 +289,7 @@ fn is_one_number(digits: &str) -> bool {
     digits.contains(|c: char| c.is_ascii_digit()) && groups.iter().enumerate().all(is_group)
 }
 
-/// What commas and points in the numbers of a column mean.
+/// Meaning of commas and points in the numbers of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Separators {
     /// Points before decimals; all else stands between thousands.
@@ -340,7 +342,7 @@ impl Separators {
         plain.parse::<f64>().is_ok().then_some(plain)
     }
 
-    /// What the number `digits` is written with.
+    /// Names the separators in the number `digits`.
     fn words(self, digits: &str) -> &'static str {
         match self {
             Self::Comma if digits.contains(',') => "a decimal comma",
@@ -355,7 +357,7 @@ fn each_differs(cells: &[(u64, &str)]) -> bool {
     cells.len() >= MIN_NAMES && distinct(cells) == cells.len()
 }
 
-/// Whether there are many words, of which hardly one is in two rows.
+/// True if there are many words, of which hardly one is in two rows.
 fn are_names(cells: &[(u64, &str)]) -> bool {
     let n = distinct(cells);
     n >= MIN_NAMES && n * 2 > cells.len()
@@ -365,7 +367,7 @@ fn distinct(cells: &[(u64, &str)]) -> usize {
     cells.iter().map(|(_, cell)| cell).collect::<BTreeSet<_>>().len()
 }
 
-/// Whether a column is called as a row's own number is.
+/// True if a column has a usual name for the row's own number.
 fn is_number_of_row(name: &str) -> bool {
     let is_camel_case = name.ends_with("Id") || name.ends_with("ID");
     let name = name.to_lowercase();
@@ -381,9 +383,9 @@ pub(super) struct Columns {
     dates: Vec<String>,
     /// Columns that are no features, and why.
     left_out: Vec<(String, String)>,
-    /// Whether a number or a date is missing.
+    /// True if a number or a date is missing.
     has_empty: bool,
-    /// Whether the target is missing in some row.
+    /// True if the target is missing in some row.
     lacks_targets: bool,
     /// Words that stand for missing numbers, beside those that are always taken so.
     missing_values: Vec<String>,
@@ -392,7 +394,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Those of a table of which one column is the target. Words of the target are declared as
+    /// The columns of a table, one of which is the target. Words of the target are declared as
     /// categories, too: they are a feature where another column is made the target.
     ///
     /// A row whose target is missing is no sample, so a bad cell of it counts as missing, too.
@@ -400,16 +402,16 @@ impl Columns {
         let mut found = Self::default();
         for (at, name) in table.names.iter().enumerate() {
             let cells = given(table, at);
-            let holds = Holds::of(name, &cells);
+            let holds = ColumnContent::of(name, &cells);
             if at == target {
                 found.lacks_targets = cells.len() < table.rows.len();
                 match holds {
-                    Holds::Categories => found.categorical.push(name.clone()),
-                    Holds::Numbers(bad) => {
+                    ColumnContent::Categories => found.categorical.push(name.clone()),
+                    ColumnContent::Numbers(bad) => {
                         found.lacks_targets |= !bad.is_empty();
                         found.read_as_missing(&format!("`{name}`"), "number", &bad);
                     }
-                    Holds::Dates(_) | Holds::Nothing(_) => {}
+                    ColumnContent::Dates(_) | ColumnContent::Nothing(_) => {}
                 }
                 continue;
             }
@@ -418,20 +420,20 @@ impl Columns {
         found
     }
 
-    fn push(&mut self, name: &str, holds: Holds, lacks_some: bool) {
+    fn push(&mut self, name: &str, holds: ColumnContent, lacks_some: bool) {
         match holds {
-            Holds::Numbers(bad) => {
+            ColumnContent::Numbers(bad) => {
                 self.has_empty |= lacks_some || !bad.is_empty();
                 self.read_as_missing(&format!("`{name}`"), "number", &bad);
                 self.numbers.push(name.to_owned());
             }
-            Holds::Dates(bad) => {
+            ColumnContent::Dates(bad) => {
                 self.has_empty |= lacks_some || !bad.is_empty();
                 self.read_as_missing(&format!("`{name}`"), "date", &bad);
                 self.dates.push(name.to_owned());
             }
-            Holds::Categories => self.categorical.push(name.to_owned()),
-            Holds::Nothing(why) => self.left_out.push((name.to_owned(), why)),
+            ColumnContent::Categories => self.categorical.push(name.to_owned()),
+            ColumnContent::Nothing(why) => self.left_out.push((name.to_owned(), why)),
         }
     }
 
@@ -474,7 +476,7 @@ impl Columns {
         self.left_out.push((name.to_owned(), why.to_owned()));
     }
 
-    /// What is known of these columns.
+    /// The same for these columns alone.
     pub(super) fn among(&self, names: &[String]) -> Self {
         let of = |own: &[String]| own.iter().filter(|name| names.contains(name)).cloned().collect();
         Self {
@@ -489,8 +491,7 @@ impl Columns {
         }
     }
 
-    /// That no column is left from which the target could be predicted, with the reasons; `None` if
-    /// one is.
+    /// A refusal if no column is left from which the target could be predicted, with the reasons.
     pub(super) fn without_features(&self, file: &Path, target: &str) -> Option<ErrorPage> {
         let mut names = self.numbers.iter().chain(&self.categorical).chain(&self.dates);
         if names.any(|name| name != target) {
@@ -516,12 +517,12 @@ impl Columns {
         Some(unusable(file, &what, help))
     }
 
-    /// Whether a column is left out.
+    /// True if a column is left out.
     pub(super) fn ignores(&self, name: &str) -> bool {
         self.left_out.iter().any(|(ignored, _)| ignored == name)
     }
 
-    /// As options.
+    /// Options of the data set.
     pub(super) fn options(&self) -> Vec<(&'static str, Value)> {
         let mut options = Vec::new();
         if !self.left_out.is_empty() {
@@ -550,7 +551,7 @@ impl Columns {
         options
     }
 
-    /// What was concluded, without the target.
+    /// Conclusions, without those of the target.
     pub(super) fn notes(&self, target: &str) -> Vec<(&'static str, String)> {
         let kinds =
             [("", &self.numbers), (" (words)", &self.categorical), (" (dates)", &self.dates)];
@@ -576,7 +577,7 @@ pub(super) fn given(table: &Table, at: usize) -> Vec<(u64, &str)> {
     table.cells(at).filter(|(_, cell)| !is_empty(cell)).collect()
 }
 
-/// Whether a cell counts as empty, as `data.missing_values` has it by default.
+/// True if a cell counts as empty by the default of `data.missing_values`.
 pub(super) fn is_empty(cell: &str) -> bool {
     MissingValues::default().holds(cell)
 }
@@ -704,19 +705,19 @@ pub(super) mod tests {
         let of = |n: usize, unit: &str| {
             let cells: Vec<String> = (0..60).map(|i| format!("{}{unit}", 150 + i % n)).collect();
             let cells: Vec<(u64, &str)> = (2..).zip(cells.iter().map(String::as_str)).collect();
-            Holds::of("x", &cells)
+            ColumnContent::of("x", &cells)
         };
         for unit in [" cm", "kg", " °C", " km/h", " sq ft", "m²"] {
-            let Holds::Nothing(why) = of(40, unit) else { panic!("{unit} is not seen") };
+            let ColumnContent::Nothing(why) = of(40, unit) else { panic!("{unit} is not seen") };
             let expected =
                 format!("the unit `{}`, such as `150{unit}` in line 2: write `150`", unit.trim());
             assert!(why.ends_with(&expected), "{why}");
         }
-        assert_eq!(of(2, " months"), Holds::Categories);
+        assert_eq!(of(2, " months"), ColumnContent::Categories);
         let cabins: Vec<String> =
             (0..60).map(|i| format!("{}{}", i % 30, ["A", "B"][i % 2])).collect();
         let cabins: Vec<(u64, &str)> = (2..).zip(cabins.iter().map(String::as_str)).collect();
-        assert_eq!(Holds::of("seat", &cabins), Holds::Categories);
+        assert_eq!(ColumnContent::of("seat", &cabins), ColumnContent::Categories);
     }
 
     #[test]
@@ -724,15 +725,17 @@ pub(super) mod tests {
         let of = |name: &str, cell: fn(usize) -> String| {
             let cells: Vec<String> = (0..60).map(cell).collect();
             let cells: Vec<(u64, &str)> = (2..).zip(cells.iter().map(String::as_str)).collect();
-            Holds::of(name, &cells)
+            ColumnContent::of(name, &cells)
         };
         let seconds = |i: usize| (800_000_000 + 7 * i % 50).to_string();
-        assert_eq!(of("timestamp", seconds), Holds::Dates(Vec::new()));
-        assert_eq!(of("phone", seconds), Holds::Numbers(Vec::new()));
-        assert_eq!(of("time", |i| (i % 50).to_string()), Holds::Numbers(Vec::new()));
-        assert_eq!(of("Time", |i| format!("{:02}:00", i % 24)), Holds::Categories);
+        assert_eq!(of("timestamp", seconds), ColumnContent::Dates(Vec::new()));
+        assert_eq!(of("phone", seconds), ColumnContent::Numbers(Vec::new()));
+        assert_eq!(of("time", |i| (i % 50).to_string()), ColumnContent::Numbers(Vec::new()));
+        assert_eq!(of("Time", |i| format!("{:02}:00", i % 24)), ColumnContent::Categories);
         let minutes = of("Time", |i| format!("10:{i:02}:00"));
-        assert!(matches!(minutes, Holds::Nothing(why) if why.contains("join them with the date")));
+        assert!(
+            matches!(minutes, ColumnContent::Nothing(why) if why.contains("join them with the date"))
+        );
     }
 
     #[test]

@@ -7,21 +7,19 @@ use serde_json::Value;
 use crate::config;
 use crate::data;
 use crate::files;
-use crate::init::formatting::{comment, name_of};
-use crate::init::quickstart::quickstart;
-use crate::init::recipe::Recipe;
-use crate::init::recipes::recipe;
+use crate::init::names::{comment, name_of};
+use crate::init::recipes::{Recipe, recipe};
 use crate::init::recognise::recognise;
-use crate::init::recognised::{Asked, ImageAnswer, Recognised, Task};
+use crate::init::recognised::{ImageAnswer, InitRequest, RecognisedData, Task};
 use crate::kinds::Kinds;
 use crate::plan::{DataFacts, SplitPlan, Targets};
 use crate::session::{ALONE, Prepared, check_weights, complete, vocabulary};
 use crate::user_error::{ErrorPage, ExitCode, UserError};
 
 /// An experiment file that was written.
-pub(crate) struct Written {
+pub(crate) struct WrittenExperiment {
     pub(crate) file: PathBuf,
-    /// What it is for, and what was concluded.
+    /// The purpose of the experiment, and the conclusions from the data.
     pub(crate) about: String,
 }
 
@@ -30,11 +28,11 @@ pub(crate) struct Written {
 pub(crate) fn init(
     path: Option<&Path>,
     file: Option<PathBuf>,
-    asked: Asked<'_>,
+    request: InitRequest<'_>,
     kinds: &Kinds,
-) -> Result<Written, ErrorPage> {
+) -> Result<WrittenExperiment, ErrorPage> {
     match path {
-        Some(path) => for_data(path, file, asked, kinds),
+        Some(path) => for_data(path, file, request, kinds),
         None => for_no_data(),
     }
 }
@@ -42,13 +40,13 @@ pub(crate) fn init(
 fn for_data(
     path: &Path,
     file: Option<PathBuf>,
-    asked: Asked<'_>,
+    request: InitRequest<'_>,
     kinds: &Kinds,
-) -> Result<Written, ErrorPage> {
+) -> Result<WrittenExperiment, ErrorPage> {
     let name = name_of(path);
     let to = file.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     refuse_existing(&to)?;
-    let mut found = recognise(path, asked)?;
+    let mut found = recognise(path, request)?;
     let facts = survey(&found, &name, kinds)?;
     found.conclude(&facts);
     let recipe = recipe(&found, &facts);
@@ -57,42 +55,47 @@ fn for_data(
     write(&to, &text, &format!("is for {}\n{}", recipe.about, listed(&found.notes)))
 }
 
-/// What was concluded, a line each: `  target       ...`
+/// Conclusions, a line each: `  target       ...`
 fn listed(notes: &[(&'static str, String)]) -> String {
     let width = notes.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     let line = |(what, note): &(&str, String)| format!("  {what:width$}  {note}");
     notes.iter().map(line).collect::<Vec<String>>().join("\n")
 }
 
-/// The quickstart's, which draws its own images.
-fn for_no_data() -> Result<Written, ErrorPage> {
+const QUICKSTART: &str = include_str!("../../experiments/quickstart.toml");
+
+/// The experiment of the quickstart, with the commands in its comments as they are in its new place.
+fn quickstart() -> String {
+    QUICKSTART
+        .replace("cargo run --release -- ", "ddprun ")
+        .replace("experiments/quickstart.toml", "quickstart.toml")
+}
+
+fn for_no_data() -> Result<WrittenExperiment, ErrorPage> {
     let to = PathBuf::from("quickstart.toml");
     refuse_existing(&to)?;
     write(&to, &quickstart(), "draws its own images and trains a small ResNet on two CPU ranks")
 }
 
-/// Writes the file, and says what it does and what to do with it.
-fn write(to: &Path, text: &str, what: &str) -> Result<Written, ErrorPage> {
+fn write(to: &Path, text: &str, what: &str) -> Result<WrittenExperiment, ErrorPage> {
     files::write_atomic(to, text.as_bytes()).map_err(|error| {
         let help =
             "name a file in a folder that is there and can be written: ddprun init PATH FILE";
         ErrorPage::of(ExitCode::Storage, &error).help(help)
     })?;
-    Ok(Written { file: to.to_owned(), about: what.trim_end().to_owned() })
+    Ok(WrittenExperiment { file: to.to_owned(), about: what.trim_end().to_owned() })
 }
 
 fn refuse_existing(to: &Path) -> Result<(), ErrorPage> {
     if to.symlink_metadata().is_err() {
         return Ok(());
     }
-    let to = to.display();
-    let page =
-        format!("error: `{to}` is there already\n  do: name another file: ddprun init PATH FILE");
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{}` is there already", to.display());
+    Err(ErrorPage::new(ExitCode::Refused, page).help("name another file: ddprun init PATH FILE"))
 }
 
-/// The data, counted.
-fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, ErrorPage> {
+/// Counts the data.
+fn survey(found: &RecognisedData, name: &str, kinds: &Kinds) -> Result<DataFacts, ErrorPage> {
     let targets = match found.task {
         Task::Table { classify: false, .. } | Task::Series { .. } | Task::Behaviour => {
             Targets::Numbers
@@ -101,7 +104,7 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Er
         Task::ImageTable { answer: ImageAnswer::Numbers, .. } => Targets::Numbers,
         _ => Targets::Classes,
     };
-    // What all data sets share is no option of this one.
+    // An option that all data sets share is not one of this one.
     let mut data = found.data.clone();
     let val_fraction = data.options.remove("val_fraction").and_then(|share| share.as_f64());
     let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
@@ -112,18 +115,24 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Er
         })
 }
 
-/// What to do with a table in a parquet file, of which only demonstrations are read.
+/// Remedy for a table in a parquet file, of which only demonstrations are read.
 const NO_TABLE: &str = "save a table as csv: `pandas.read_parquet(FILE).to_csv(\"table.csv\", \
                         index=False)`; a parquet file of demonstrations has columns such as \
                         `observation.state` and `action`";
 
-fn is_parquet(found: &Recognised) -> bool {
+fn is_parquet(found: &RecognisedData) -> bool {
     let file = found.data.options.get("file").and_then(Value::as_str).map(Path::new);
     file.and_then(Path::extension).is_some_and(|ending| ending == "parquet")
 }
 
 /// The whole file.
-fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &Recipe) -> String {
+fn experiment(
+    from: &Path,
+    to: &Path,
+    name: &str,
+    found: &RecognisedData,
+    recipe: &Recipe,
+) -> String {
     let written = format!("Written by `ddprun init {}` for {}", from.display(), recipe.about);
     let notes: String =
         found.notes.iter().map(|(what, note)| comment(&format!("{what}: {note}"))).collect();
@@ -141,7 +150,7 @@ fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &R
     )
 }
 
-/// A key of the data with what it is there for, if that is not said elsewhere.
+/// A key of the data with its purpose, unless the notes tell it.
 fn line(key: &str, value: &str) -> String {
     let why = match key {
         "ignore" => "no features",
@@ -154,7 +163,7 @@ fn line(key: &str, value: &str) -> String {
     format!("{}{key} = {value}\n", comment(why))
 }
 
-/// A value as TOML writes it.
+/// A value in TOML.
 fn toml_of(value: &Value) -> String {
     match value {
         // Strings of JSON and of TOML differ in nothing that a path or a name may hold.
@@ -170,7 +179,7 @@ fn toml_of(value: &Value) -> String {
     }
 }
 
-/// Plans the experiment: what is written can be run.
+/// Plans the experiment, so that what is written can be run.
 fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), ErrorPage> {
     let mut loaded = config::load_text(to, text, &[], &vocabulary(kinds))?;
     complete(&mut loaded, kinds)?;

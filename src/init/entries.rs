@@ -1,4 +1,4 @@
-//! JSON lists and lines: what their entries are, by the first one.
+//! JSON lists and lines: the kind of their entries, by the first one.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// What a file holds.
+/// Kind of the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entries {
     /// Utterances, as `NeMo`'s manifests have them.
@@ -22,7 +22,7 @@ pub(super) enum Entries {
 }
 
 impl Entries {
-    /// Those of the file at `path`.
+    /// Reads the kind of the file at `path`.
     pub(super) fn of(path: &Path) -> Self {
         let Some(entry) = first(path) else { return Self::Nothing };
         let has = |keys: &[&str]| keys.iter().any(|key| !entry[*key].is_null());

@@ -1,8 +1,8 @@
 //! Recipes for images.
 
-use crate::init::formatting::{classes, comment, count};
 use crate::init::images::Photos;
-use crate::init::recipe::{ADAMW, Recipe, batch_size, epochs};
+use crate::init::names::{classes, comment, count};
+use crate::init::recipes::{ADAMW, Recipe, batch_size, epochs};
 use crate::init::recognised::ImageAnswer;
 use crate::plan::DataFacts;
 
@@ -11,7 +11,7 @@ const MAX_SMALL_SIDE: u32 = 48;
 /// Photos of a class below which training from scratch is worth a warning.
 const MIN_IMAGES_PER_CLASS: usize = 500;
 
-/// How many photos the classes have.
+/// Numbers of photos of the classes, in words.
 fn sizes_of_classes(photos: &Photos) -> String {
     let (class, fewest) = &photos.smallest;
     if *fewest == photos.largest {

@@ -7,32 +7,32 @@ use serde_json::Value;
 
 use crate::data::{self, TargetCells, has_more_than_8_bits};
 use crate::init::columns::{Table, given};
-use crate::init::formatting::{count, named};
+use crate::init::names::{count, named};
 use crate::init::recognised::{
-    Asked, ImageAnswer, Recognised, TableTask, Task, path, refused, unusable,
+    ImageAnswer, InitRequest, RecognisedData, TableTask, Task, path, refused, unusable,
 };
-use crate::init::{images, listing};
+use crate::init::{images, names};
 use crate::user_error::ErrorPage;
 
-/// Names of a column whose rows belong together.
+/// Usual names of a column by which rows belong together.
 const GROUPS: [&str; 6] = ["patient", "patient_id", "subject", "subject_id", "group", "case"];
 
 /// Cells of a column whose files are looked for under other names.
 const TRIED: usize = 16;
-/// Columns of a table up to which one of names of images is what it is about.
+/// Most columns of a table that is about its column of names of images.
 const FEW_COLUMNS: usize = 3;
 
-/// What makes slashes of backslashes in pandas.
+/// Turns backslashes into slashes in pandas.
 const SLASHES: &str = ".str.replace(\"\\\\\", \"/\")";
 
 /// A column that names image files.
 struct Images {
-    /// Its place in the table.
+    /// Index of the column.
     at: usize,
     /// The folder of the images, if it is not that of the table.
     dir: Option<PathBuf>,
     files: Vec<PathBuf>,
-    /// Files that are not there, by the line that names each.
+    /// Missing files, by the line that names each.
     absent: Vec<(u64, String)>,
 }
 
@@ -60,11 +60,11 @@ impl Images {
     }
 }
 
-/// Where the images of the table at `file` are looked for: beside it, and in the folders there.
+/// Folders in which the images of the table at `file` are searched: beside it, and the folders there.
 fn places(file: &Path) -> Vec<(Option<PathBuf>, PathBuf)> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let here = if folder == Path::new("") { Path::new(".") } else { folder };
-    let folders = listing::folders(here).into_iter().map(|dir| (Some(dir.clone()), dir));
+    let folders = names::folders(here).into_iter().map(|dir| (Some(dir.clone()), dir));
     std::iter::once((None, folder.to_owned())).chain(folders).collect()
 }
 
@@ -73,7 +73,7 @@ fn are_image_names(cells: &[(u64, &str)]) -> bool {
     !cells.is_empty() && cells.iter().all(|(_, cell)| is_name(cell))
 }
 
-/// Whether the table at `file` lists images that are there.
+/// True if the table at `file` lists existing images.
 pub(super) fn lists_images(file: &Path, table: &Table) -> bool {
     Images::of(table, file).is_some()
 }
@@ -103,18 +103,18 @@ pub(super) fn refuse_unfound(file: &Path, table: &Table) -> Result<(), ErrorPage
     for (at, column) in table.names.iter().enumerate() {
         let cells = given(table, at);
         let n = count(cells.len());
-        if let Some(Changed { line, cell, name, how }) = changed(&cells, &is_there)
-            && (how != How::Ending || table.names.len() <= FEW_COLUMNS)
+        if let Some(RenamedImage { line, cell, name, how }) = changed(&cells, &is_there)
+            && (how != NameDifference::Ending || table.names.len() <= FEW_COLUMNS)
         {
             let (what, change) = match how {
-                How::Backslashes => ("with backslashes", SLASHES.to_owned()),
-                How::Prefix => {
+                NameDifference::Backslashes => ("with backslashes", SLASHES.to_owned()),
+                NameDifference::Prefix => {
                     let slashed = cell.replace('\\', "/");
                     let before = slashed.strip_suffix(&name).unwrap_or_default();
                     let slashes = if slashed == cell { "" } else { SLASHES };
                     ("in another folder", format!("{slashes}.str.removeprefix(\"{before}\")"))
                 }
-                How::Ending => {
+                NameDifference::Ending => {
                     let ending = name.strip_prefix(cell).unwrap_or_default();
                     ("without their ending", format!(".astype(str) + \"{ending}\""))
                 }
@@ -144,28 +144,28 @@ pub(super) fn refuse_unfound(file: &Path, table: &Table) -> Result<(), ErrorPage
     Ok(())
 }
 
-/// How the name of an image differs from that of its file.
+/// Difference between the name of an image and that of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum NameDifference {
     Backslashes,
     Prefix,
     Ending,
 }
 
 /// A cell that names a file in another way.
-struct Changed<'a> {
+struct RenamedImage<'a> {
     line: u64,
     cell: &'a str,
     /// The name of the file.
     name: String,
-    how: How,
+    how: NameDifference,
 }
 
-/// How most cells of a column differ from names of files that are there, if they do.
+/// The difference between most cells of a column and the names of existing files, if there is one.
 fn changed<'a>(
     cells: &[(u64, &'a str)],
     is_there: &dyn Fn(&str) -> Option<String>,
-) -> Option<Changed<'a>> {
+) -> Option<RenamedImage<'a>> {
     let stride = cells.len().div_ceil(TRIED).max(1);
     let tried: Vec<&(u64, &str)> = cells.iter().step_by(stride).collect();
     let slashed = |cell: &str| cell.replace('\\', "/");
@@ -185,14 +185,17 @@ fn changed<'a>(
         let mut all = endings.flat_map(|ending| [ending.to_uppercase(), ending]);
         (!has_image_ending).then(|| all.find_map(|ending| is_there(&format!("{cell}{ending}"))))?
     };
-    let hows: [(How, &dyn Fn(&str) -> Option<String>); 3] =
-        [(How::Backslashes, &backslashes), (How::Prefix, &prefix), (How::Ending, &ending)];
+    let hows: [(NameDifference, &dyn Fn(&str) -> Option<String>); 3] = [
+        (NameDifference::Backslashes, &backslashes),
+        (NameDifference::Prefix, &prefix),
+        (NameDifference::Ending, &ending),
+    ];
     hows.into_iter().find_map(|(how, found)| {
         let names: Vec<_> =
             tried.iter().filter_map(|(line, cell)| Some((*line, *cell, found(cell)?))).collect();
         let are_most = names.len() * 2 > tried.len();
         let (line, cell, name) = names.into_iter().next().filter(|_| are_most)?;
-        Some(Changed { line, cell, name, how })
+        Some(RenamedImage { line, cell, name, how })
     })
 }
 
@@ -206,8 +209,8 @@ pub(super) fn listed(
     file: &Path,
     table: &Table,
     parts: &[(&'static str, Value)],
-    asked: Asked<'_>,
-) -> Result<Option<Recognised>, ErrorPage> {
+    request: InitRequest<'_>,
+) -> Result<Option<RecognisedData>, ErrorPage> {
     let Some(found) = Images::of(table, file) else { return Ok(None) };
     if let Some((line, name)) = found.absent.first() {
         let n = found.absent.len();
@@ -224,9 +227,9 @@ pub(super) fn listed(
     let others: Vec<usize> = (0..table.names.len())
         .filter(|&at| at != found.at && group.is_none_or(|group| *group != table.names[at]))
         .collect();
-    let (answer, columns) = answer(file, table, &others, asked)?;
+    let (answer, columns) = answer(file, table, &others, request)?;
     let names: Vec<String> = columns.iter().map(|&at| table.names[at].clone()).collect();
-    let shown = named(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let shown = named(&names);
     let mut options = parts.to_vec();
     if table.names[found.at] != "image" {
         options.push(("image_column", table.names[found.at].clone().into()));
@@ -265,26 +268,26 @@ pub(super) fn listed(
         options.push(("drop_unlabelled", true.into()));
     }
     let task = Task::ImageTable { answer, side: images::median_side(&found.files) };
-    Ok(Some(Recognised::new("image_table", &options, task).noting(notes)))
+    Ok(Some(RecognisedData::new("image_table", &options, task).noting(notes)))
 }
 
-/// What is to be said of each image, and the columns that hold it.
+/// The answer that is learnt for each image, and the columns that hold it.
 fn answer(
     file: &Path,
     table: &Table,
     others: &[usize],
-    asked: Asked<'_>,
+    request: InitRequest<'_>,
 ) -> Result<(ImageAnswer, Vec<usize>), ErrorPage> {
     let are_numbers = |at: usize| {
         let cells = given(table, at);
         !cells.is_empty() && cells.iter().all(|(_, cell)| cell.parse::<f64>().is_ok())
     };
-    let kind = |at: usize| match asked.task {
+    let kind = |at: usize| match request.task {
         Some(TableTask::Classification) => ImageAnswer::Class,
         None if is_class(table, at) => ImageAnswer::Class,
         Some(TableTask::Regression) | None => ImageAnswer::Numbers,
     };
-    if let Some(name) = asked.target {
+    if let Some(name) = request.target {
         let at = table.place(name).filter(|at| others.contains(at)).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|&at| table.names[at].as_str()).collect();
             let what = format!("`{}` has no column `{name}` to predict", file.display());
@@ -300,7 +303,7 @@ fn answer(
             !cells.is_empty() && target_cells(&cells).are_flags()
         })
         .collect();
-    if flags.len() > 1 && asked.task.is_none() {
+    if flags.len() > 1 && request.task.is_none() {
         return Ok((ImageAnswer::Labels, flags));
     }
     // One column of classes: of a usual name, else the only one.
@@ -332,7 +335,7 @@ fn answer(
     Ok((ImageAnswer::Numbers, numbers))
 }
 
-/// Whether the cells of a column are classes, of which most are in several rows.
+/// True if the cells of a column are classes, most of which are in several rows.
 fn is_class(table: &Table, at: usize) -> bool {
     let cells = given(table, at);
     let distinct: BTreeSet<&str> = cells.iter().map(|(_, cell)| *cell).collect();
@@ -401,7 +404,7 @@ mod tests {
         };
         let whole = table(&["image", "cat", "dog", "of"], (0..24).map(row));
         let file = root.path().join("labels.csv");
-        let found = listed(&file, &whole, &[], Asked::default()).ok().flatten().unwrap();
+        let found = listed(&file, &whole, &[], InitRequest::default()).ok().flatten().unwrap();
         let options = &found.data.options;
         assert_eq!(options["class_columns"], serde_json::json!(["cat", "dog"]));
         assert_eq!(options["drop_unlabelled"], true);

@@ -1,11 +1,10 @@
-//! Photos: how many of each class, and how large.
+//! Photos: their number in each class, and their size.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::data;
-use crate::init::formatting::{count, named};
-use crate::init::listing;
+use crate::init::names::{self, count, named};
 use crate::init::recognised::unusable;
 use crate::user_error::ErrorPage;
 
@@ -16,7 +15,7 @@ const UNREAD: [&str; 15] = [
     "heic", "heif", "avif", "gif", "jxl", "jp2", "svg", "psd", "ico", "dng", "cr2", "cr3", "nef",
     "arw", "dcm",
 ];
-/// What to do about such images.
+/// Remedy for such images.
 pub(super) const CONVERT: &str =
     "convert them, for example with ImageMagick: `magick mogrify -format jpg *.heic`";
 
@@ -27,7 +26,7 @@ pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether there are image files below `folder`.
+/// True if there are image files below `folder`.
 pub(super) fn are_below(folder: &Path) -> bool {
     walk(folder).next().is_some()
 }
@@ -37,32 +36,32 @@ fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let mut open = vec![folder.to_owned()];
     let folders = std::iter::from_fn(move || {
         let folder = open.pop()?;
-        open.extend(listing::folders(&folder));
+        open.extend(names::folders(&folder));
         Some(folder)
     });
-    folders.flat_map(|folder| listing::files(&folder)).filter(|file| is_image(file))
+    folders.flat_map(|folder| names::files(&folder)).filter(|file| is_image(file))
 }
 
-/// Whether folders below `root` hold images.
+/// True if folders below `root` hold images.
 pub(super) fn has_classes(root: &Path) -> bool {
-    listing::folders(root).iter().any(|class| are_below(class))
+    names::folders(root).iter().any(|class| are_below(class))
 }
 
 /// Names of the class folders in `root`.
 pub(super) fn classes(root: &Path) -> Vec<String> {
-    listing::folders(root).iter().map(|folder| listing::name(folder)).collect()
+    names::folders(root).iter().map(|folder| names::name(folder)).collect()
 }
 
 /// Images of `root` that are in no class folder.
 pub(super) fn directly_in(root: &Path) -> usize {
-    listing::files(root).iter().filter(|file| is_image(file)).count()
+    names::files(root).iter().filter(|file| is_image(file)).count()
 }
 
-/// Whether `part` has images of the classes of `train`.
+/// Checks that `part` has images of the classes of `train`.
 ///
 /// # Errors
 ///
-/// Why it is of no use, in words.
+/// The reason why it is of no use, in words.
 pub(super) fn fits(train: &Path, part: &Path) -> Result<(), String> {
     let (own, theirs) = (classes(train), classes(part));
     if own == theirs {
@@ -88,7 +87,7 @@ pub(super) fn fits(train: &Path, part: &Path) -> Result<(), String> {
 
 /// Refuses a folder of which some folders hold no image: each would be a class.
 pub(super) fn refuse_others(root: &Path) -> Result<(), ErrorPage> {
-    let all = listing::folders(root);
+    let all = names::folders(root);
     let others: Vec<&PathBuf> = all.iter().filter(|folder| !are_below(folder)).collect();
     if others.is_empty() {
         return Ok(());
@@ -98,11 +97,9 @@ pub(super) fn refuse_others(root: &Path) -> Result<(), ErrorPage> {
     {
         return Err(unusable(folder, &format!("holds {what}, which are not read"), CONVERT));
     }
-    let names: Vec<String> = others.iter().map(|folder| listing::name(folder)).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let is_empty = |folder: &&PathBuf| {
-        listing::files(folder).is_empty() && listing::folders(folder).is_empty()
-    };
+    let names: Vec<String> = others.iter().map(|folder| names::name(folder)).collect();
+    let is_empty =
+        |folder: &&PathBuf| names::files(folder).is_empty() && names::folders(folder).is_empty();
     if others.iter().all(is_empty) {
         let what = format!("has empty folders, of which each would be a class: {}", named(&names));
         return Err(unusable(root, &what, "remove them, or put images of the class into each"));
@@ -112,14 +109,14 @@ pub(super) fn refuse_others(root: &Path) -> Result<(), ErrorPage> {
     Err(unusable(root, &what, help))
 }
 
-/// Whether a file is called as an image that can be read.
+/// True if a file has the extension of an image that can be read.
 pub(super) fn is_image(path: &Path) -> bool {
     path.file_name().is_some_and(data::is_image)
 }
 
-/// Whether a file is called as an image of a format that is not read.
+/// True if a file has the extension of an image format that is not read.
 pub(super) fn is_unread(path: &Path) -> bool {
-    UNREAD.contains(&&*listing::ending(path))
+    UNREAD.contains(&&*names::ending(path))
 }
 
 /// Images below `folder` that are not read: "12 `.heic` files and 3 `.gif` files".
@@ -127,9 +124,9 @@ pub(super) fn unread_below(folder: &Path) -> Option<String> {
     let mut open = vec![folder.to_owned()];
     let mut found = BTreeMap::<String, usize>::new();
     while let Some(folder) = open.pop() {
-        open.extend(listing::folders(&folder));
-        let unread = listing::files(&folder).into_iter().filter(|file| is_unread(file));
-        unread.for_each(|file| *found.entry(listing::ending(&file)).or_default() += 1);
+        open.extend(names::folders(&folder));
+        let unread = names::files(&folder).into_iter().filter(|file| is_unread(file));
+        unread.for_each(|file| *found.entry(names::ending(&file)).or_default() += 1);
     }
     let words = found.iter().map(|(ending, n)| {
         format!("{} `.{ending}` {}", count(*n), if *n == 1 { "file" } else { "files" })
@@ -143,7 +140,7 @@ pub(super) fn median_side(all: &[PathBuf]) -> u32 {
     measured(all).0
 }
 
-/// The same, how many have been looked at, and how many of these cannot be read.
+/// The same, the number of measured images, and of those among them that cannot be read.
 fn measured(all: &[PathBuf]) -> (u32, usize, usize) {
     let stride = all.len().div_ceil(MAX_MEASURED).max(1);
     let looked_at = all.len().div_ceil(stride);
@@ -163,7 +160,7 @@ pub(super) struct Photos {
     pub(super) largest: usize,
     /// The median of the shorter sides, in pixels.
     pub(super) side: u32,
-    /// Those that have been looked at, and those of them that cannot be read.
+    /// Number of measured images, and of those among them that cannot be read.
     pub(super) unreadable: (usize, usize),
 }
 
@@ -172,7 +169,7 @@ impl Photos {
     pub(super) fn of(root: &Path) -> Self {
         let mut all = Vec::new();
         let mut classes = Vec::new();
-        for class in listing::folders(root) {
+        for class in names::folders(root) {
             let images = below(&class);
             let name = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
             classes.push((name, images.len()));

@@ -1,9 +1,9 @@
-//! Tables whose columns are called by numbers, such as those of sensors.
+//! Tables whose columns have numbers for names, such as those of sensors.
 
 use std::collections::BTreeSet;
 
-/// Whether a first line of numbers names the columns, rather than being a row: they count the
-/// columns, or are whole and distinct above decimals, and outside of the range of each.
+/// True if a first line of numbers names the columns and is no row: they count the columns, or are
+/// whole and distinct above decimals, and outside of the range of each.
 pub(super) fn are_names(first: &[String], rows: &[csv::StringRecord]) -> bool {
     let numbers: Vec<u64> = first.iter().filter_map(|name| name.parse().ok()).collect();
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
@@ -25,8 +25,8 @@ fn values(column: usize, rows: &[csv::StringRecord]) -> Vec<f64> {
     cells.filter_map(|cell| cell.parse().ok()).filter(|value: &f64| value.is_finite()).collect()
 }
 
-/// Whether a first row that counts the `n` columns could be one of these rows: they are few whole
-/// numbers, or places of as many things.
+/// True if a first row that counts the `n` columns could be one of these rows: they are few whole
+/// numbers, or ranks of as many things.
 fn could_be_rows(n: usize, rows: &[csv::StringRecord]) -> bool {
     const MANY: usize = 5;
     let are = |is_so: &dyn Fn(usize) -> bool| {
@@ -43,7 +43,7 @@ fn is_outside(number: f64, values: &[f64]) -> bool {
     values.iter().all(|&value| value < number) || values.iter().all(|&value| value > number)
 }
 
-/// Whether the numbers only count the columns, as pandas does where they have no names.
+/// True if the numbers only count the columns, as pandas does for columns without names.
 pub(super) fn count_up(first: &[String]) -> bool {
     let is_from = |begin: usize| {
         first.iter().zip(begin..).all(|(name, number)| name.parse::<usize>() == Ok(number))

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::init::listing;
+use crate::init::names;
 use crate::plan::Part;
 
 const TRAIN: [&str; 2] = ["train", "training"];
 const VAL: [&str; 5] = ["val", "valid", "validation", "dev", "eval"];
 const TEST: [&str; 2] = ["test", "testing"];
-/// What may follow: `training_set`, `test-images`.
+/// Words that may follow: `training_set`, `test-images`.
 const ENDINGS: [&str; 4] = ["set", "data", "images", "split"];
 /// Words for a part among others in a name (`seg_train`, `train1`), also in other languages.
 const TRAIN_WORDS: [&str; 11] = [
@@ -41,8 +41,8 @@ pub(super) fn part_of(name: &str) -> Option<Part> {
         .find_map(|(part, names)| is_in(names).then_some(part))
 }
 
-/// The part that one of the words in a name tells, if all that tell one tell the same: a class may
-/// be called so, too, so that this counts only beside other signs.
+/// The part that one of the words in a name tells, if all that tell one tell the same. A class may have
+/// such a name, too, so this counts only beside other signs.
 fn part_by_word(name: &str) -> Option<Part> {
     let mut found = words(name).into_iter().filter_map(|word| {
         let is_in = |names: &[&str]| names.contains(&word.as_str());
@@ -73,23 +73,23 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Folders or files by what they hold.
+/// Folders or files by the part that they hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) train: Option<PathBuf>,
     pub(super) val: Option<PathBuf>,
     pub(super) test: Option<PathBuf>,
-    /// Those whose names say nothing.
+    /// Paths whose names tell no part.
     pub(super) others: Vec<PathBuf>,
 }
 
 impl Parts {
-    /// Those among `paths`, by their names without endings.
+    /// Sorts `paths` by their names without extensions.
     pub(super) fn among(paths: Vec<PathBuf>) -> Self {
         Self::by(paths, part_of)
     }
 
-    /// The same by single words in their names.
+    /// Sorts `paths` by single words in their names.
     pub(super) fn by_words(paths: Vec<PathBuf>) -> Self {
         Self::by(paths, part_by_word)
     }
@@ -97,7 +97,7 @@ impl Parts {
     fn by(paths: Vec<PathBuf>, part_of: fn(&str) -> Option<Part>) -> Self {
         let mut parts = Self::default();
         for path in paths {
-            let place = match part_of(&listing::stem(&path)) {
+            let place = match part_of(&names::stem(&path)) {
                 Some(Part::Train) => &mut parts.train,
                 Some(Part::Val) => &mut parts.val,
                 Some(Part::Test) => &mut parts.test,
@@ -114,16 +114,16 @@ impl Parts {
         parts
     }
 
-    /// The folders in `at`.
+    /// Sorts the folders in `at`.
     pub(super) fn of_folders(at: &Path) -> Self {
-        Self::among(listing::folders(at))
+        Self::among(names::folders(at))
     }
 
-    /// Whether the names of all differ in nothing but the word for the part: `train1` and `test1`,
-    /// but not `bullet_train` and `test_tube`.
+    /// True if the names of all differ only in the word for the part: `train1` and `test1`, but not
+    /// `bullet_train` and `test_tube`.
     pub(super) fn are_called_alike(&self) -> bool {
         let rest = |path: &PathBuf| {
-            let mut words = words(&listing::stem(path));
+            let mut words = words(&names::stem(path));
             words.retain(|word| part_by_word(word).is_none());
             words
         };
@@ -134,7 +134,7 @@ impl Parts {
             && all.all(|words| Some(&words) == first.as_ref())
     }
 
-    /// Whether there is one to train on, and another.
+    /// True if there is one to train on, and another.
     pub(super) fn are_split(&self) -> bool {
         self.train.is_some() && (self.val.is_some() || self.test.is_some())
     }
@@ -149,7 +149,7 @@ pub(super) fn unwrapped(at: &Path) -> PathBuf {
             return at;
         };
         match &others[..] {
-            [only] if listing::files(&at).is_empty() && !listing::folders(only).is_empty() => {
+            [only] if names::files(&at).is_empty() && !names::folders(only).is_empty() => {
                 at.clone_from(only);
             }
             _ => return at,
@@ -157,16 +157,16 @@ pub(super) fn unwrapped(at: &Path) -> PathBuf {
     }
 }
 
-/// The same of the folder of a part, whatever the folders in it are called: Kaggle's archives have
-/// `training_set/training_set` and `seg_pred/seg_pred`.
+/// The folder that holds the data of a part, whatever the folders in it are called: Kaggle's archives
+/// have `training_set/training_set` and `seg_pred/seg_pred`.
 pub(super) fn unwrapped_part(at: &Path) -> PathBuf {
     let mut at = at.to_owned();
     loop {
-        let folders = listing::folders(&at);
+        let folders = names::folders(&at);
         let [only] = &folders[..] else { return at };
-        let repeats = listing::name(only).eq_ignore_ascii_case(&listing::name(&at));
-        let is_class = !repeats && listing::folders(only).is_empty();
-        if is_class || !listing::files(&at).is_empty() {
+        let repeats = names::name(only).eq_ignore_ascii_case(&names::name(&at));
+        let is_class = !repeats && names::folders(only).is_empty();
+        if is_class || !names::files(&at).is_empty() {
             return at;
         }
         at.clone_from(only);

@@ -1,7 +1,7 @@
 //! Recipes for recorded behaviour.
 
-use crate::init::formatting::count;
-use crate::init::recipe::{Recipe, batch_size};
+use crate::init::names::count;
+use crate::init::recipes::{Recipe, batch_size};
 use crate::plan::{Cameras, DataFacts};
 
 /// Shorter side of images up to which a network for small images is taken, in pixels.
@@ -90,8 +90,8 @@ fn shorter(cameras: &Cameras) -> usize {
     height.min(width)
 }
 
-/// What makes large images smaller, in training and in validation alike: an action may be a place
-/// in them. Their values are normalized by what the data are.
+/// Transforms that make large images smaller, in training and in validation alike: an action may be a
+/// position in them. Their values are normalized by the statistics of the data.
 fn transforms(cameras: &Cameras) -> String {
     if shorter(cameras) <= MAX_SIDE {
         return String::new();

@@ -8,13 +8,12 @@ use serde_json::Value;
 
 use crate::data::has_more_than_8_bits;
 use crate::init::entries::Entries;
-use crate::init::formatting::named;
-use crate::init::listing::{self, ending, files, folders, name};
+use crate::init::names::{self, ending, files, folders, name, named};
 use crate::init::parts::{self, Parts, part_of};
 use crate::init::recognised::{
-    Asked, Recognised, SEQ_LEN, Task, VAL_FRACTION, path, refused, unusable,
+    InitRequest, RecognisedData, SEQ_LEN, Task, VAL_FRACTION, path, refused, unusable,
 };
-use crate::init::{behaviour, images, language, speech, table, tokens};
+use crate::init::{images, sequences, speech, table};
 use crate::plan::Part;
 use crate::user_error::ErrorPage;
 
@@ -23,59 +22,59 @@ const KNOWN: &str = "give a folder of class folders with images or recordings, a
                      idx files, a csv file, a manifest of NeMo, instructions or conversations in \
                      JSON, a text, an npz or parquet file, or the folder of a LeRobot data set";
 
-/// What the file or folder at `at` holds.
+/// Recognises the data set in the file or folder at `at`.
 ///
 /// # Errors
 ///
-/// Nothing that an experiment could read; with what to do about it.
-pub(super) fn recognise(at: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+/// It holds nothing that an experiment could read; the page has a remedy.
+pub(super) fn recognise(at: &Path, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
     let found = match fs::metadata(at) {
         Err(error) => Err(unusable(at, &format!("cannot be read: {error}"), "check its path")),
-        Ok(found) if found.is_dir() => folder(at, asked),
+        Ok(found) if found.is_dir() => folder(at, request),
         Ok(found) if found.len() == 0 => Err(unusable(at, "is empty", KNOWN)),
-        Ok(_) => file(at, asked),
+        Ok(_) => file(at, request),
     }?;
     let is_table = matches!(found.task, Task::Table { .. } | Task::ImageTable { .. });
-    if !is_table && (asked.target.is_some() || asked.task.is_some()) {
-        let flag = if asked.target.is_some() { "--target" } else { "--task" };
+    if !is_table && (request.target.is_some() || request.task.is_some()) {
+        let flag = if request.target.is_some() { "--target" } else { "--task" };
         let what = format!("`{flag}` is for tables, and `{}` is none", at.display());
         return Err(refused(&what, "leave it out"));
     }
     Ok(found)
 }
 
-fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+fn folder(given: &Path, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
     let at = &parts::unwrapped(given);
     let folders = parts_of(at)?;
     if let Some(found) = split(at, &folders)? {
         return Ok(found);
     }
     if at.join("meta/info.json").is_file() {
-        return behaviour::recorded(at);
+        return sequences::behaviour(at);
     }
     if let Some(manifest) = speech::manifest_in(at) {
         return Ok(speech::manifest(&manifest));
     }
-    if let Some(found) = file_parts(at, None, asked) {
+    if let Some(found) = file_parts(at, None, request) {
         return found;
     }
     let files = files(at);
     if files.iter().any(|file| name(file).starts_with("train-images-idx3-ubyte")) {
-        return Ok(Recognised::new("mnist", &[("dir", path(at))], Task::Digits));
+        return Ok(RecognisedData::new("mnist", &[("dir", path(at))], Task::Digits));
     }
     let tables: Vec<&PathBuf> =
         files.iter().filter(|file| ["csv", "tsv"].contains(&&*ending(file))).collect();
     let has_images = images::are_below(at);
     let mut lists = tables.iter().filter(|file| has_images && table::lists_images(file));
     if let (Some(list), None) = (lists.next(), lists.next()) {
-        return file(list, asked);
+        return file(list, request);
     }
     if images::has_classes(at) {
         let are_parts = folders.train.is_some();
         return match (&tables[..], &images::classes(at)[..]) {
             // The images of a table whose rows do not find them.
-            ([only], [_]) => file(only, asked),
-            ([only], _) if are_parts => file(only, asked),
+            ([only], [_]) => file(only, request),
+            ([only], _) if are_parts => file(only, request),
             _ if are_parts => Err(without_classes(at, &folders)),
             _ => unsplit_images(at),
         };
@@ -85,7 +84,7 @@ fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
     }
     let usable: Vec<&PathBuf> = files.iter().filter(|file| is_known(file)).collect();
     match usable[..] {
-        [only] => file(only, asked),
+        [only] => file(only, request),
         [] if !images::below(at).is_empty() => {
             let help = "put each class into a folder of its own, `<folder>/<class>/<image>`; or \
                         list the images with their classes in a csv file, and give that";
@@ -100,7 +99,6 @@ fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
         },
         _ => {
             let names: Vec<String> = usable.iter().map(|file| name(file)).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let what = format!("holds several files: {}", named(&names));
             Err(unusable(at, &what, "give one of them, or call them `train`, `val` and `test`"))
         }
@@ -193,15 +191,14 @@ fn shared_classes(all: &[(String, BTreeSet<String>)]) -> BTreeSet<String> {
 fn without_classes(at: &Path, folders: &Parts) -> ErrorPage {
     let parts = [&folders.train, &folders.val, &folders.test];
     let names: Vec<String> = parts.into_iter().flatten().map(|part| name(part)).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let what = format!("holds images without classes in {}", named(&names));
     let help = "put each class into a folder of its own, `train/<class>/<image>`; or list the \
                 images with their classes in a csv file beside these folders";
     unusable(at, &what, help)
 }
 
-/// Images in class folders of which no part is set apart.
-fn unsplit_images(at: &Path) -> Result<Recognised, ErrorPage> {
+/// Images in class folders that are not split into parts.
+fn unsplit_images(at: &Path) -> Result<RecognisedData, ErrorPage> {
     images::refuse_others(at)?;
     let options = [("train_dir", path(at)), ("val_fraction", VAL_FRACTION.into())];
     let notes = vec![("validate on", held_back("images"))];
@@ -214,7 +211,7 @@ fn held_back(what: &str) -> String {
 }
 
 /// Images in the class folders of `train`.
-fn class_folders(train: &Path, options: &[(&str, Value)]) -> Result<Recognised, ErrorPage> {
+fn class_folders(train: &Path, options: &[(&str, Value)]) -> Result<RecognisedData, ErrorPage> {
     if let [only] = &images::classes(train)[..] {
         let what = format!("has images of one class only, `{only}`");
         let help = "put each class into a folder of its own, `<folder>/<class>/<image>`";
@@ -227,12 +224,12 @@ fn class_folders(train: &Path, options: &[(&str, Value)]) -> Result<Recognised, 
     let beside = images::directly_in(train);
     let note = format!("{beside} images beside the class folders, as they are in none");
     let notes = (beside > 0).then_some(("left out", note)).into_iter().collect();
-    Ok(Recognised::new("image_folder", &options, Task::Images(train.to_owned())).noting(notes))
+    Ok(RecognisedData::new("image_folder", &options, Task::Images(train.to_owned())).noting(notes))
 }
 
-/// The parts of a folder of images or recordings, whose folders say what they are for. `None` where
-/// none does, or where they hold neither.
-fn split(at: &Path, folders: &Parts) -> Result<Option<Recognised>, ErrorPage> {
+/// The parts of a folder of images or recordings, whose folders have the names of parts. `None` if none
+/// has, or if they hold neither.
+fn split(at: &Path, folders: &Parts) -> Result<Option<RecognisedData>, ErrorPage> {
     let Some(train) = &folders.train else {
         return refuse_without_train(at, folders).map(|()| None);
     };
@@ -264,7 +261,6 @@ fn split(at: &Path, folders: &Parts) -> Result<Option<Recognised>, ErrorPage> {
     notes.extend(test.map(|test| ("test on", format!("{test}, once, at the end"))));
     let others: Vec<String> = folders.others.iter().map(|folder| name(folder)).collect();
     if !others.is_empty() {
-        let others: Vec<&str> = others.iter().map(String::as_str).collect();
         let why = format!("{}: beside `{}`, which is trained on", named(&others), name(train));
         notes.push(("left out", why));
     }
@@ -276,7 +272,7 @@ fn split(at: &Path, folders: &Parts) -> Result<Option<Recognised>, ErrorPage> {
         return Ok(Some(class_folders(train, &options)?.noting(notes)));
     }
     let by_name = speech::has_recordings(train);
-    let found = Recognised::new("speech", &options, Task::Speech { by_name });
+    let found = RecognisedData::new("speech", &options, Task::Speech { by_name });
     Ok(Some(found.noting(notes)))
 }
 
@@ -306,8 +302,8 @@ fn refuse_without_train(at: &Path, folders: &Parts) -> Result<(), ErrorPage> {
 fn file_parts(
     at: &Path,
     end: Option<&str>,
-    asked: Asked<'_>,
-) -> Option<Result<Recognised, ErrorPage>> {
+    request: InitRequest<'_>,
+) -> Option<Result<RecognisedData, ErrorPage>> {
     let endings = ["csv", "tsv", "jsonl", "bin", "npy"]
         .into_iter()
         .filter(|known| end.is_none_or(|is| is == *known));
@@ -327,28 +323,28 @@ fn file_parts(
         let (val, test) = (val.as_deref(), test.as_deref());
         let files = table::Files { train: &train, val, test };
         match (end, val.or(test)) {
-            ("csv" | "tsv", _) => return Some(table::csv(files, asked)),
-            ("jsonl", _) => return Some(lines(files, asked)),
-            (_, Some(val)) => return Some(tokens::parts(&train, val)),
+            ("csv" | "tsv", _) => return Some(table::csv(files, request)),
+            ("jsonl", _) => return Some(lines(files, request)),
+            (_, Some(val)) => return Some(sequences::tokens(&train, val)),
             (_, None) => {}
         }
     }
     None
 }
 
-fn file(at: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+fn file(at: &Path, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
     let end = ending(at);
     match end.as_str() {
-        "csv" | "tsv" => match table::series(at)?.filter(|_| asked.task.is_none()) {
+        "csv" | "tsv" => match table::series(at)?.filter(|_| request.task.is_none()) {
             Some(series) => Ok(series),
-            None => part_beside(at, &end, asked)
-                .unwrap_or_else(|| table::csv(table::Files::one(at), asked)),
+            None => part_beside(at, &end, request)
+                .unwrap_or_else(|| table::csv(table::Files::one(at), request)),
         },
         "jsonl" => {
-            part_beside(at, &end, asked).unwrap_or_else(|| lines(table::Files::one(at), asked))
+            part_beside(at, &end, request).unwrap_or_else(|| lines(table::Files::one(at), request))
         }
-        "bin" | "npy" => beside(at, &end, asked),
-        "npz" | "parquet" => behaviour::recorded(at),
+        "bin" | "npy" => beside(at, &end, request),
+        "npz" | "parquet" => sequences::behaviour(at),
         "zip" | "tar" | "tgz" | "7z" | "rar" => {
             let what = format!("is a `.{end}` archive, which is not read");
             Err(unusable(at, &what, "unpack it, and give the folder or a file in it"))
@@ -370,7 +366,7 @@ fn file(at: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
         _ if is_text(at) => {
             let options =
                 [("file", path(at)), ("seq_len", SEQ_LEN.into()), ("sample_tokens", 300.into())];
-            Ok(Recognised::new("tokens", &options, Task::Text))
+            Ok(RecognisedData::new("tokens", &options, Task::Text))
         }
         _ => {
             table::refuse_other_form(at)?;
@@ -380,33 +376,37 @@ fn file(at: &Path, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
 }
 
 /// A file `train.*` with the parts to validate and to test on beside it.
-fn part_beside(at: &Path, end: &str, asked: Asked<'_>) -> Option<Result<Recognised, ErrorPage>> {
+fn part_beside(
+    at: &Path,
+    end: &str,
+    request: InitRequest<'_>,
+) -> Option<Result<RecognisedData, ErrorPage>> {
     let folder = at.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let stem = listing::stem(at);
+    let stem = names::stem(at);
     let is_train = part_of(&stem) == Some(Part::Train);
-    is_train.then(|| file_parts(folder, Some(end), asked))?
+    is_train.then(|| file_parts(folder, Some(end), request))?
 }
 
-fn beside(at: &Path, end: &str, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
-    part_beside(at, end, asked).unwrap_or_else(|| {
+fn beside(at: &Path, end: &str, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
+    part_beside(at, end, request).unwrap_or_else(|| {
         let help = format!("cut it into `train.{end}` and `val.{end}`, and give their folder");
         Err(unusable(at, "has no part to validate on beside it", &help))
     })
 }
 
 /// Files of JSON lines.
-fn lines(files: table::Files<'_>, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+fn lines(files: table::Files<'_>, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
     match Entries::of(files.train) {
-        Entries::Rows | Entries::Nothing => table::jsonl(files, asked),
+        Entries::Rows | Entries::Nothing => table::jsonl(files, request),
         _ => json(files.train),
     }
 }
 
-fn json(at: &Path) -> Result<Recognised, ErrorPage> {
+fn json(at: &Path) -> Result<RecognisedData, ErrorPage> {
     match Entries::of(at) {
         Entries::Manifest => Ok(speech::manifest(at)),
-        Entries::Chats => language::chats(at),
-        Entries::Instructions | Entries::Nothing => language::instructions(at),
+        Entries::Chats => sequences::chats(at),
+        Entries::Instructions | Entries::Nothing => sequences::instructions(at),
         Entries::Rows => {
             let what = "holds JSON objects of no known kind";
             let help =
@@ -416,7 +416,7 @@ fn json(at: &Path) -> Result<Recognised, ErrorPage> {
     }
 }
 
-/// Whether a file of a folder may be its data. What stands beside a model has no entries.
+/// True if a file of a folder may be its data. JSON files beside a model have no entries.
 fn is_known(file: &Path) -> bool {
     match &*ending(file) {
         "json" => !matches!(Entries::of(file), Entries::Rows | Entries::Nothing),
@@ -424,7 +424,7 @@ fn is_known(file: &Path) -> bool {
     }
 }
 
-/// Whether the first kilobytes of a file are text.
+/// True if the first kilobytes of a file are text.
 fn is_text(at: &Path) -> bool {
     use std::io::Read;
     let mut bytes = Vec::new();

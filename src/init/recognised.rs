@@ -1,15 +1,15 @@
-//! What a path holds.
+//! A recognised data set: its options, and the task.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::config::kind::Choice;
-use crate::init::formatting::{count, named};
+use crate::init::names::{count, named};
 use crate::plan::DataFacts;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What the target of a table is.
+/// Type of the target of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TableTask {
     /// A class.
@@ -24,31 +24,32 @@ pub(super) const VAL_FRACTION: f64 = 0.2;
 /// Characters of a text or tokens of a file that a sample has.
 pub(super) const SEQ_LEN: u64 = 64;
 
-/// What the command line says of the data.
+/// Options of the command line.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct InitRequest<'a> {
     /// `--target`
     pub(crate) target: Option<&'a str>,
     /// `--task`
     pub(crate) task: Option<TableTask>,
 }
 
-/// A data set, and what is to be learnt from it.
+/// A data set, and the task to learn from it.
 #[derive(Debug)]
-pub(super) struct Recognised {
+pub(super) struct RecognisedData {
     /// The data set with its options.
     pub(super) data: Choice,
     pub(super) task: Task,
-    /// What was concluded beside that, and what was left out and why: `("left out", "...")`.
+    /// Further conclusions, and columns or files that are left out, with the reason: `("left out",
+    /// "...")`.
     pub(super) notes: Vec<(&'static str, String)>,
 }
 
-/// What is to be learnt.
+/// Task to learn.
 #[derive(Debug, PartialEq)]
 pub(super) enum Task {
     /// Classes of photos: the folder to train on.
     Images(PathBuf),
-    /// What a table says of the images that it lists, and the median of the shorter sides, in
+    /// Answers of a table for the images that it lists; `side` is the median of the shorter sides, in
     /// pixels.
     ImageTable { answer: ImageAnswer, side: u32 },
     /// Classes of small grey images.
@@ -67,12 +68,12 @@ pub(super) enum Task {
     Chats { base: Option<PathBuf> },
     /// Actions.
     Behaviour,
-    /// Classes of speech, or what it sounds like where there are none; whether names of files say
-    /// the classes.
+    /// Classes of speech, or without classes its sounds; `by_name` if the names of files tell the
+    /// classes.
     Speech { by_name: bool },
 }
 
-/// What is to be said of an image.
+/// Answer that is learnt for an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImageAnswer {
     /// Any of several classes.
@@ -83,7 +84,7 @@ pub(super) enum ImageAnswer {
     Numbers,
 }
 
-impl Recognised {
+impl RecognisedData {
     pub(super) fn new(kind: &str, options: &[(&str, Value)], task: Task) -> Self {
         let mut data = Choice::named(kind);
         for (key, value) in options {
@@ -92,7 +93,7 @@ impl Recognised {
         Self { data, task, notes: Vec::new() }
     }
 
-    /// Adds what is known once the data are counted.
+    /// Adds conclusions from the counted data.
     pub(super) fn conclude(&mut self, facts: &DataFacts) {
         let has_classes = match &self.task {
             Task::Images(_) | Task::Digits | Task::Speech { .. } => true,
@@ -101,14 +102,13 @@ impl Recognised {
             _ => false,
         };
         if has_classes && !facts.classes.is_empty() {
-            let names: Vec<&str> = facts.classes.iter().map(String::as_str).collect();
-            let classes = format!("{} ({})", count(names.len()), named(&names));
+            let classes = format!("{} ({})", count(facts.classes.len()), named(&facts.classes));
             self.notes.insert(0, ("classes", classes));
         }
         self.notes.extend(facts.notes.iter().map(|note| ("note", note.clone())));
     }
 
-    /// With what else was concluded.
+    /// Adds further conclusions.
     #[must_use]
     pub(super) fn noting(mut self, notes: Vec<(&'static str, String)>) -> Self {
         self.notes.extend(notes);
@@ -121,12 +121,12 @@ pub(super) fn path(path: &Path) -> Value {
     path.display().to_string().into()
 }
 
-/// Data that no experiment can be written for, and what to do about it.
+/// A refusal of data for which no experiment can be written, with a remedy.
 pub(super) fn unusable(path: &Path, what: &str, help: &str) -> ErrorPage {
-    ErrorPage::new(ExitCode::Data, format!("error: `{}` {what}\n  do: {help}", path.display()))
+    ErrorPage::new(ExitCode::Data, format!("error: `{}` {what}", path.display())).help(help)
 }
 
-/// A flag that does not fit the data.
+/// A refusal of a flag that does not fit the data.
 pub(super) fn refused(what: &str, help: &str) -> ErrorPage {
-    ErrorPage::new(ExitCode::Refused, format!("error: {what}\n  do: {help}"))
+    ErrorPage::new(ExitCode::Refused, format!("error: {what}")).help(help)
 }

@@ -1,7 +1,7 @@
 //! Recipes for speech: its classes, or its sounds where there are none.
 
-use crate::init::formatting::{self, comment};
-use crate::init::recipe::{ADAMW, Recipe, batch_size};
+use crate::init::names::{self, comment};
+use crate::init::recipes::{ADAMW, Recipe, batch_size};
 use crate::plan::DataFacts;
 
 /// Classes of utterances; without them, what disturbed and masked speech is like.
@@ -15,7 +15,7 @@ fn classes(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
     } else {
         ""
     };
-    let about = format!("speech in {}: {n}.{how}", formatting::classes(facts.classes.len()));
+    let about = format!("speech in {}: {n}.{how}", names::classes(facts.classes.len()));
     let model = "[model]
 name = \"fastconformer\"        # NEST's encoder, small enough for a CPU
 d_model = 96

@@ -1,4 +1,4 @@
-//! Tables: which column is the target, and whether it is a class.
+//! Tables: their target column, and its task.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use crate::config::closest;
 use crate::data::{self, Date, Frequency, TargetCells};
-use crate::init::columns::{self, Columns, Formatted, Holds, Table, formatted, given};
-use crate::init::formatting::{count, named};
+use crate::init::columns::{self, ColumnContent, Columns, NumberFormat, Table, formatted, given};
 use crate::init::image_table::{self, listed};
+use crate::init::names::{count, named};
 use crate::init::recognised::{
-    Asked, Recognised, TableTask, Task, VAL_FRACTION, path, refused, unusable,
+    InitRequest, RecognisedData, TableTask, Task, VAL_FRACTION, path, refused, unusable,
 };
-use crate::init::{listing, numbered};
+use crate::init::{names, numbered};
 use crate::user_error::ErrorPage;
 
 /// Names that a target usually has.
@@ -66,7 +66,7 @@ impl<'a> Files<'a> {
 
 /// A csv file of series in time: one whose first column holds ascending dates and whose others hold
 /// numbers, or whose columns have numbers for names.
-pub(super) fn series(file: &Path) -> Result<Option<Recognised>, ErrorPage> {
+pub(super) fn series(file: &Path) -> Result<Option<RecognisedData>, ErrorPage> {
     let text = text(file)?;
     let (names, first) = head(file, &text);
     let name = names.first().map(String::as_str).unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, ErrorPage> {
         [("file", path(file)), ("seq_len", seq_len.into()), ("pred_len", pred_len.into())];
     let frequency = frequency.map(|frequency| frequency.to_string());
     let task = Task::Series { rows: rows.len(), frequency };
-    Ok(Some(Recognised::new("csv_forecast", &options, task)))
+    Ok(Some(RecognisedData::new("csv_forecast", &options, task)))
 }
 
 /// Past and future time steps, both of which fit into each part of the rows, the smallest of which
@@ -104,7 +104,7 @@ fn window(rows: usize, season: usize) -> (usize, usize) {
 /// The dates of a series, if it has some.
 #[derive(Debug, Default)]
 struct SeriesDates {
-    /// By which they are regular.
+    /// `None` = irregular.
     frequency: Option<Frequency>,
 }
 
@@ -143,7 +143,7 @@ fn dates_of(names: &[String], rows: &[csv::StringRecord]) -> Option<SeriesDates>
 }
 
 /// A csv file to train on, for which rows are held back to validate on where there is no other.
-pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+pub(super) fn csv(files: Files<'_>, request: InitRequest<'_>) -> Result<RecognisedData, ErrorPage> {
     let table = cells(files.train, &text(files.train)?);
     if let Some(help) = data::other_separator(files.train, &table.names) {
         let header: String = table.names.concat().chars().take(SHOWN).collect();
@@ -171,12 +171,12 @@ pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Erro
         _ => format!("its rows are to be predicted: `ddprun predict RUN {}`", other.display()),
     };
     let (parts, mut notes) =
-        parts(files, asked, |file| Ok(cells(file, &text(file)?).names), use_rows)?;
-    if let Some(images) = listed(files.train, &table, &parts, asked)? {
+        parts(files, request, |file| Ok(cells(file, &text(file)?).names), use_rows)?;
+    if let Some(images) = listed(files.train, &table, &parts, request)? {
         return Ok(images.noting(notes));
     }
     image_table::refuse_unfound(files.train, &table)?;
-    let target = Target::of(files.train, &table, asked)?;
+    let target = Target::of(files.train, &table, request)?;
     let mut columns = Columns::of(&table, target.at);
     for (file, part) in other_parts(files, &parts, |file| Ok(cells(file, &text(file)?)))? {
         columns.check_part(&file, &part);
@@ -190,13 +190,14 @@ pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Erro
     options.push(("standardize_target", true.into()));
     notes.splice(0..0, target.notes.iter().cloned().chain(columns.notes(&target.name)));
     notes.extend(date_beside_time(&table).map(|note| ("note", note)));
-    Ok(Recognised::new("csv", &options, target.task()).noting(notes))
+    Ok(RecognisedData::new("csv", &options, target.task()).noting(notes))
 }
 
-/// That the date and the time of rows stand in two columns, where a forecast needs one.
+/// A note if the date and the time of rows are in two columns: a forecast needs one.
 fn date_beside_time(table: &Table) -> Option<String> {
     let find = |is_so: &dyn Fn(usize) -> bool| (0..table.names.len()).find(|&at| is_so(at));
-    let date = find(&|at| matches!(Holds::of("", &given(table, at)), Holds::Dates(_)))?;
+    let date =
+        find(&|at| matches!(ColumnContent::of("", &given(table, at)), ColumnContent::Dates(_)))?;
     let time = find(&|at| {
         let cells = given(table, at);
         !cells.is_empty() && cells.iter().all(|(_, cell)| columns::is_time_of_day(cell))
@@ -209,8 +210,11 @@ fn date_beside_time(table: &Table) -> Option<String> {
     ))
 }
 
-/// The same of JSON lines.
-pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, ErrorPage> {
+/// Like [`csv`], for JSON lines.
+pub(super) fn jsonl(
+    files: Files<'_>,
+    request: InitRequest<'_>,
+) -> Result<RecognisedData, ErrorPage> {
     let (objects, table) = lines(&text(files.train)?);
     if table.names.is_empty() {
         return Err(unusable(files.train, "holds no JSON object", "write one object in each line"));
@@ -218,17 +222,18 @@ pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Er
     let use_rows = |other: &Path| {
         format!("its lines are to be predicted: `ddprun predict RUN {}`", other.display())
     };
-    let (parts, mut notes) = parts(files, asked, |file| Ok(lines(&text(file)?).1.names), use_rows)?;
+    let (parts, mut notes) =
+        parts(files, request, |file| Ok(lines(&text(file)?).1.names), use_rows)?;
     // Only numbers, words and truth values can be predicted.
     let answers = |name: &str| objects.iter().filter_map(|object| object.get(name)).all(is_plain);
     let plain: Vec<&String> = table.names.iter().filter(|name| answers(name)).collect();
-    let asked_for = asked.target.filter(|name| table.place(name).is_some());
-    if let Some(name) = asked_for.filter(|name| !plain.iter().any(|plain| plain == name)) {
-        let help = format!("name a key with numbers or words: {}", named(&names_of(&plain)));
+    let chosen = request.target.filter(|name| table.place(name).is_some());
+    if let Some(name) = chosen.filter(|name| !plain.iter().any(|plain| plain == name)) {
+        let help = format!("name a key with numbers or words: {}", named(&plain));
         return Err(refused(&format!("`{name}` holds arrays or objects"), &help));
     }
     let keys = table.only(&plain);
-    let target = Target::of(files.train, &keys, asked)?;
+    let target = Target::of(files.train, &keys, request)?;
     let at = table.place(&target.name).unwrap_or_default();
     let mut columns = Columns::of(&table, at);
     for name in table.names.iter().filter(|name| **name != target.name) {
@@ -254,7 +259,7 @@ pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Er
     options.extend(columns_of_inputs.options().into_iter().filter(|(key, _)| *key == "features"));
     options.push(("standardize_target", true.into()));
     notes.splice(0..0, target.notes.iter().cloned().chain(columns.notes(&target.name)));
-    Ok(Recognised::new("jsonl", &options, target.task()).noting(notes))
+    Ok(RecognisedData::new("jsonl", &options, target.task()).noting(notes))
 }
 
 /// The column to predict.
@@ -262,18 +267,18 @@ struct Target {
     at: usize,
     name: String,
     classify: bool,
-    /// Whether the data set would take it for the same.
+    /// True if the data set would infer the same task.
     is_usual: bool,
     notes: Vec<(&'static str, String)>,
 }
 
 impl Target {
-    /// The one that is asked for, has a usual name, or is the last one that could be one.
-    fn of(file: &Path, table: &Table, asked: Asked<'_>) -> Result<Self, ErrorPage> {
-        let (at, why) = place(file, table, asked)?;
+    /// Finds the target: the column of `--target`, one with a usual name, or the last that could be it.
+    fn of(file: &Path, table: &Table, request: InitRequest<'_>) -> Result<Self, ErrorPage> {
+        let (at, why) = place(file, table, request)?;
         let name = table.names[at].clone();
         let mut cells = given(table, at);
-        if let Holds::Numbers(bad) = Holds::of("", &cells) {
+        if let ColumnContent::Numbers(bad) = ColumnContent::of("", &cells) {
             cells.retain(|(_, cell)| bad.iter().all(|bad| bad.word != *cell));
         }
         let unlabelled = table.rows.len() - cells.len();
@@ -285,7 +290,7 @@ impl Target {
         let word = cells.iter().find(|(_, cell)| cell.parse::<f64>().is_err());
         let fraction =
             cells.iter().find(|(_, cell)| cell.parse().is_ok_and(|n: f64| n.fract() != 0.0));
-        let classify = match (asked.task, word, fraction) {
+        let classify = match (request.task, word, fraction) {
             (None, ..) => usual,
             (Some(TableTask::Regression), Some((line, word)), _) => {
                 let what = format!(
@@ -304,7 +309,7 @@ impl Target {
         };
         let distinct: BTreeSet<&str> = cells.iter().map(|(_, cell)| *cell).collect();
         let n = count(distinct.len());
-        let what = match (classify, word.is_some(), asked.task.is_some()) {
+        let what = match (classify, word.is_some(), request.task.is_some()) {
             (true, true, _) => format!("its {n} words are classes"),
             (true, false, false) => format!(
                 "its {n} whole numbers are taken for classes (`--task regression` for numbers)"
@@ -328,27 +333,26 @@ impl Target {
     }
 }
 
-fn names_of<'a>(names: &[&'a String]) -> Vec<&'a str> {
-    names.iter().map(|name| name.as_str()).collect()
-}
-
-/// The column to predict, and why it is that one.
-fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'static str), ErrorPage> {
+/// The index of the column to predict, and the reason for it.
+fn place(
+    file: &Path,
+    table: &Table,
+    request: InitRequest<'_>,
+) -> Result<(usize, &'static str), ErrorPage> {
     let names = &table.names;
-    if let Some(name) = asked.target {
+    if let Some(name) = request.target {
         let Some(at) = table.place(name) else {
             let what = format!("`{}` has no column `{name}`", file.display());
             let help = match closest(name, names.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `--target {near}`?"),
-                None => format!(
-                    "name one of {}",
-                    named(&names.iter().map(String::as_str).collect::<Vec<_>>())
-                ),
+                None => format!("name one of {}", named(names)),
             };
             return Err(refused(&what, &help));
         };
         let cells = given(table, at);
-        if let (Holds::Nothing(why), Some(_)) = (Holds::of(name, &cells), formatted(&cells)) {
+        if let (ColumnContent::Nothing(why), Some(_)) =
+            (ColumnContent::of(name, &cells), formatted(&cells))
+        {
             return Err(unusable(
                 file,
                 &format!("cannot have the target `{name}`: {why}"),
@@ -357,24 +361,24 @@ fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'stati
         }
         return Ok((at, "as asked for"));
     }
-    let holds = |at: usize| Holds::of(&names[at], &given(table, at));
+    let holds = |at: usize| ColumnContent::of(&names[at], &given(table, at));
     let is_usual = |name: &String| TARGETS.iter().any(|usual| name.eq_ignore_ascii_case(usual));
     // A target that is written in a way that is not read is not passed over for another one.
     let mut unread = names.iter().enumerate().filter(|(_, name)| is_usual(name));
     let unread = unread.find_map(|(at, name)| {
         let cells = given(table, at);
-        Some((name, formatted(&cells)?)).filter(|_| matches!(holds(at), Holds::Nothing(_)))
+        Some((name, formatted(&cells)?)).filter(|_| matches!(holds(at), ColumnContent::Nothing(_)))
     });
-    if let Some((name, Formatted { line, cell, what, plain })) = unread {
+    if let Some((name, NumberFormat { line, cell, what, plain })) = unread {
         let what = format!("has numbers with {what} in `{name}`: `{cell}` in line {line}");
         let help = format!("write {plain}, or name another column with `--target`");
         return Err(unusable(file, &what, &help));
     }
     // Dates and names of rows are never predicted.
     let could_be = |&at: &usize| match holds(at) {
-        Holds::Numbers(_) => !is_counter(&names[at], &given(table, at)),
-        Holds::Categories => true,
-        Holds::Dates(_) | Holds::Nothing(_) => false,
+        ColumnContent::Numbers(_) => !is_counter(&names[at], &given(table, at)),
+        ColumnContent::Categories => true,
+        ColumnContent::Dates(_) | ColumnContent::Nothing(_) => false,
     };
     let usual = |target: &&str| {
         let at = names.iter().position(|name| name.eq_ignore_ascii_case(target))?;
@@ -396,27 +400,27 @@ fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'stati
     Ok((last, "the last column that varies (`--target` names another)"))
 }
 
-/// Whether a column numbers the rows.
+/// True if a column numbers the rows.
 fn is_counter(name: &str, cells: &[(u64, &str)]) -> bool {
     let numbers: Vec<i64> = cells.iter().filter_map(|(_, cell)| cell.parse().ok()).collect();
     let counts = numbers.len() == cells.len() && numbers.windows(2).all(|two| two[1] == two[0] + 1);
     counts && cells.len() > 2 && (name.is_empty() || name.to_lowercase().contains("id"))
 }
 
-/// Which files are to be trained, validated and tested on, as options, and what was concluded.
+/// Options of the files to train, validate and test on, and conclusions.
 type PartOptions = (Vec<(&'static str, Value)>, Vec<(&'static str, String)>);
 
 /// The parts of a table. A file to test on without the target holds rows to predict.
 fn parts(
     files: Files<'_>,
-    asked: Asked<'_>,
+    request: InitRequest<'_>,
     names: impl Fn(&Path) -> Result<Vec<String>, ErrorPage>,
     use_rows: impl Fn(&Path) -> String,
 ) -> Result<PartOptions, ErrorPage> {
     let mut options = vec![("train_file", path(files.train))];
     let own = names(files.train)?;
     let mut notes = Vec::new();
-    let file = |file: &Path| listing::name(file);
+    let file = |file: &Path| names::name(file);
     let mut complete = |key: &'static str, other: Option<&Path>| -> Result<bool, ErrorPage> {
         let Some(other) = other else { return Ok(false) };
         let theirs = names(other)?;
@@ -426,12 +430,13 @@ fn parts(
             options.push((key, path(other)));
             return Ok(true);
         }
-        let use_it =
-            if asked.target.is_some_and(|target| lacking.contains(&target)) || lacking.len() == 1 {
-                use_rows(other)
-            } else {
-                "it is not used".to_owned()
-            };
+        let use_it = if request.target.is_some_and(|target| lacking.contains(&target))
+            || lacking.len() == 1
+        {
+            use_rows(other)
+        } else {
+            "it is not used".to_owned()
+        };
         notes.push(("left out", format!("`{}` has no {}: {use_it}", file(other), named(&lacking))));
         Ok(false)
     };
@@ -450,7 +455,7 @@ fn parts(
     Ok((options, notes))
 }
 
-/// The other parts that are used, read, by their names.
+/// Reads the other parts that are used, by their names.
 fn other_parts(
     files: Files<'_>,
     options: &[(&'static str, Value)],
@@ -458,7 +463,7 @@ fn other_parts(
 ) -> Result<Vec<(String, Table)>, ErrorPage> {
     let all = [("val_file", files.val), ("test_file", files.test)];
     let used = all.into_iter().filter(|(key, _)| options.iter().any(|(option, _)| option == key));
-    used.filter_map(|(_, file)| file).map(|file| Ok((listing::name(file), read(file)?))).collect()
+    used.filter_map(|(_, file)| file).map(|file| Ok((names::name(file), read(file)?))).collect()
 }
 
 /// The first line of a table, and the row below it.
@@ -555,7 +560,7 @@ pub(super) fn refuse_other_form(file: &Path) -> Result<(), ErrorPage> {
     }
 }
 
-/// Whether the csv file `file` lists images that are there.
+/// True if the csv file `file` lists existing images.
 pub(super) fn lists_images(file: &Path) -> bool {
     text(file).is_ok_and(|text| image_table::lists_images(file, &cells(file, &text)))
 }
@@ -569,7 +574,9 @@ mod tests {
     fn a_target_is_found_by_its_name_or_its_place() {
         let at = |names: &[&str]| {
             let rows = [vec!["1", "2000"], vec!["1", "2010"], vec!["1", "2005"]];
-            place(Path::new("x.csv"), &table(names, rows), Asked::default()).ok().map(|(at, _)| at)
+            place(Path::new("x.csv"), &table(names, rows), InitRequest::default())
+                .ok()
+                .map(|(at, _)| at)
         };
         assert_eq!(at(&["year", "price"]), Some(1));
         // The rows lack its cells.
@@ -588,14 +595,14 @@ mod tests {
             .collect();
         let rows = rows.iter().map(|(a, b, c)| vec![a.as_str(), b.as_str(), c.as_str()]);
         let table = table(&["load", "name", "time_hour"], rows);
-        let of = |asked| Target::of(Path::new("x.csv"), &table, asked);
-        let found = of(Asked::default()).ok().unwrap();
+        let of = |request| Target::of(Path::new("x.csv"), &table, request);
+        let found = of(InitRequest::default()).ok().unwrap();
         assert_eq!((found.name.as_str(), found.classify), ("load", false));
-        let page = |asked| of(asked).err().unwrap().to_string();
-        let misspelt = page(Asked { target: Some("laod"), task: None });
+        let page = |request| of(request).err().unwrap().to_string();
+        let misspelt = page(InitRequest { target: Some("laod"), task: None });
         assert!(misspelt.contains("did you mean `--target load`?"), "{misspelt}");
         let task = Some(TableTask::Classification);
-        let page = page(Asked { target: Some("load"), task });
+        let page = page(InitRequest { target: Some("load"), task });
         assert!(
             page.contains("needs words or whole numbers, but `load` is `0.5` in line 2"),
             "{page}"

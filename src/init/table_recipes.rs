@@ -1,7 +1,7 @@
 //! Recipes for tables: of samples, and of series in time.
 
-use crate::init::formatting::{comment, count};
-use crate::init::recipe::{Recipe, batch_size, epochs};
+use crate::init::names::{comment, count};
+use crate::init::recipes::{Recipe, batch_size, epochs};
 use crate::plan::DataFacts;
 use crate::terminal::counted;
 
@@ -44,7 +44,7 @@ weight_decay = 0.01
 /// Steps after which a linear model of a series has learnt most of it.
 const STEPS: usize = 2000;
 
-/// What comes next.
+/// A recipe that forecasts the next rows.
 pub(super) fn series(about: &str, facts: &DataFacts) -> Recipe {
     let n_series = facts.target.get(1).copied().unwrap_or(1);
     let about = format!(

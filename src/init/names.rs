@@ -1,8 +1,48 @@
-//! How numbers and names stand in comments and files.
+//! Entries of folders, in order and without hidden ones, and the form of names and numbers in comments
+//! and files.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use crate::init::listing;
+use crate::data;
+
+/// Sub-folders of `folder`.
+pub(super) fn folders(folder: &Path) -> Vec<PathBuf> {
+    entries(folder, Path::is_dir)
+}
+
+/// Files of `folder`.
+pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
+    entries(folder, Path::is_file)
+}
+
+fn entries(folder: &Path, is_wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        entries.filter(|path| !is_hidden(path) && is_wanted(path)).collect();
+    found.sort_unstable();
+    found
+}
+
+/// True if a file or folder is ignored, as the data sets do.
+pub(super) fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(data::is_hidden)
+}
+
+/// The name of a file.
+pub(super) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The extension of a file, in lower case; of `x.csv.gz` that before `gz`.
+pub(super) fn ending(path: &Path) -> String {
+    data::unpacked(path).extension().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
+/// The name of a file without its extension.
+pub(super) fn stem(path: &Path) -> String {
+    data::unpacked(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
 
 /// "1 class", "90 classes"
 pub(super) fn classes(number: usize) -> String {
@@ -22,9 +62,10 @@ pub(super) fn count(number: usize) -> String {
 }
 
 /// "`a`, `b`, `c` and 2 more"
-pub(super) fn named(names: &[&str]) -> String {
+pub(super) fn named(names: &[impl AsRef<str>]) -> String {
     const SHOWN: usize = 8;
-    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> =
+        names.iter().take(SHOWN).map(|name| format!("`{}`", name.as_ref())).collect();
     let more = names.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!(" and {} more", count(more)) } else { String::new() };
     shown.join(", ") + &more
@@ -33,7 +74,7 @@ pub(super) fn named(names: &[&str]) -> String {
 /// A name that folders and experiments may have, from that of the file or folder at `path`.
 pub(super) fn name_of(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let stem = listing::stem(&path).to_lowercase();
+    let stem = stem(&path).to_lowercase();
     let kept = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = stem.chars().map(kept).collect();
     let name = name.trim_matches('-');
