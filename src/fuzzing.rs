@@ -60,8 +60,7 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// What could be found where the experiment says that its data is; `None` for kinds whose numbers
-/// decide too much.
+/// Made-up facts of the experiment's data; `None` for kinds whose numbers decide too much.
 fn facts(loaded: &Loaded) -> Option<Facts> {
     let name = loaded.experiment.data.name.as_str();
     let (modality, sample) = match name {

@@ -1,5 +1,5 @@
-//! What this project's own tests, benchmarks and fuzz targets reach into, and no embedding program
-//! needs: it may change at any time.
+//! Internals for this project's own tests, benchmarks and fuzz targets, which no embedding program
+//! needs: they may change at any time.
 
 /// Checkpoints on disk.
 pub mod checkpoint {

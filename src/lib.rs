@@ -86,7 +86,7 @@ pub use ddprun_host::{memory, registry, user_error};
 use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
 pub use ddprun_run::{cluster, kinds, record, runs, sweep};
-use ddprun_run::{dashboard, launch, report, session, worker};
+use ddprun_run::{dashboard, doctor, export, jobs, launch, report, session, worker};
 use ddprun_train::checkpoint;
 pub use ddprun_train::{collective, engine, event, loss, metric, model, optim};
 #[cfg(test)]

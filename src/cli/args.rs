@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
-use crate::cli::init::InitArgs;
-use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
+use crate::cli::runs_args::{
+    CancelArgs, CompareArgs, JobsArgs, LogsArgs, LsArgs, RmArgs, SubmitArgs, TagArgs,
+};
+use crate::export::ExportFormat;
+use crate::init::TableTask;
 use crate::model::Library;
 use crate::plan::TestTimeAugmentation;
 
@@ -171,6 +173,27 @@ pub(crate) struct Rendezvous {
     /// Token file, the same on all nodes (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun init data/photos\n  \
+    ddprun init houses.csv --target price\n  ddprun init")]
+pub(crate) struct InitArgs {
+    /// Your data: class folders of images or recordings, csv or JSON lines (tables, time series,
+    /// lists of images), MNIST's files, NeMo manifests, conversations, instructions, a text, token
+    /// files, or demonstrations (npz, parquet, LeRobot); also split into `train` and `val`. Without
+    /// it the quickstart is written, which needs no data.
+    pub(crate) path: Option<PathBuf>,
+    /// File to write; by default the data's name with `.toml`, in this folder.
+    pub(crate) file: Option<PathBuf>,
+    /// Column or key of a table to predict. Default: one with a usual name (target, label, price
+    /// ...), else the last one that varies and is no date.
+    #[arg(long, value_name = "COLUMN", requires = "path")]
+    pub(crate) target: Option<String>,
+    /// Whether the target of a table is a class or a number. Default: words, and few different
+    /// whole numbers, are classes.
+    #[arg(long, value_name = "TASK", requires = "path")]
+    pub(crate) task: Option<TableTask>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -413,7 +436,7 @@ pub(crate) struct ExportArgs {
     /// File to write, such as `model.safetensors` or `model.onnx`; with `--peft` a folder.
     pub(crate) to: PathBuf,
     /// What to write; by default it follows from the file's extension.
-    #[arg(long)]
+    #[arg(long, value_parser = export_format())]
     pub(crate) format: Option<ExportFormat>,
     /// Export the newest checkpoint of a run instead of the best.
     #[arg(long)]
@@ -438,39 +461,33 @@ pub(crate) struct ExportArgs {
     pub(crate) overwrite: bool,
 }
 
-/// Reads the name of a library.
+/// A parser of the name of one of `choices`, each a value, its name and a help text.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    choices: [(T, &'static str, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let described = choices.map(|(_, name, about)| PossibleValue::new(name).help(about));
+    PossibleValuesParser::new(described).try_map(move |word| {
+        let choice = choices.into_iter().find(|(_, name, _)| *name == word);
+        choice.map(|(value, ..)| value).ok_or_else(|| format!("`{word}` is not among them"))
+    })
+}
+
 fn library() -> impl TypedValueParser<Value = Library> {
-    let described = Library::ALL.map(|library| {
+    one_of(Library::ALL.map(|library| {
         let about = match library {
             Library::Timm => "timm",
             Library::Torchvision => "torchvision",
             Library::Transformers => "Hugging Face transformers, with a `config.json`",
         };
-        PossibleValue::new(library.words()).help(about)
-    });
-    PossibleValuesParser::new(described).try_map(|name| {
-        let found = Library::ALL.into_iter().find(|library| library.words() == name);
-        found.ok_or_else(|| format!("no library is called `{name}`"))
-    })
+        (library, library.words(), about)
+    }))
 }
 
-/// What `ddprun checkpoint export` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ExportFormat {
-    /// The weights.
-    Safetensors,
-    /// The model in evaluation mode, including its weights.
-    Onnx,
-}
-
-impl ExportFormat {
-    /// How names of such files end.
-    pub(crate) fn extension(self) -> &'static str {
-        match self {
-            Self::Safetensors => "safetensors",
-            Self::Onnx => "onnx",
-        }
-    }
+fn export_format() -> impl TypedValueParser<Value = ExportFormat> {
+    one_of([
+        (ExportFormat::Safetensors, "safetensors", "The weights"),
+        (ExportFormat::Onnx, "onnx", "The model in evaluation mode, including its weights"),
+    ])
 }
 
 /// The run, if the first word names one, and the changes.

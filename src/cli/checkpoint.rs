@@ -1,35 +1,51 @@
-//! `ddprun checkpoint verify | show | export`: looks at checkpoints, changes nothing
-//! (`export.rs` writes what is exported).
+//! `ddprun checkpoint verify | show | export`: looks at checkpoints, and changes none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened, Tensor};
 use crate::cli::args::{CheckpointVerb, ExportArgs};
-use crate::cli::{answer, export};
+use crate::cli::{answer, refuse_existing};
+use crate::export::ExportRequest;
 use crate::kinds::Kinds;
-use crate::record::complain;
 use crate::record::text::metric;
-use crate::runs::{self, ChosenCheckpoint, StoredRun, choose_checkpoint, enter_best_run};
+use crate::record::{complain, to_stderr};
+use crate::runs::{choose_checkpoint, named_checkpoints, or_checkpoint};
 use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// Does what the verb says.
 pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     match verb {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
-        CheckpointVerb::Export(args) => {
-            let to = export::file(args)?;
-            export::export(args, &named_checkpoint(args)?, &to, kinds)
-        }
+        CheckpointVerb::Export(args) => export(args, kinds),
     }
 }
 
-/// A line for each checkpoint; exit 7 if one is damaged.
+/// Writes the files of an export: all of them, or none.
+fn export(args: &ExportArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let ExportArgs { format, peft, merge, names, .. } = *args;
+    let request = ExportRequest { to: &args.to, format, peft, merge, names };
+    let main_files = request.main_files()?;
+    main_files.iter().try_for_each(|file| refuse_existing(file, args.overwrite))?;
+    // Looking for a run may lead to another working folder.
+    let to = request.absolute();
+    let word = args.checkpoint.as_str();
+    let chosen = choose_checkpoint(Some(word), args.latest, args.strict);
+    let chosen = chosen.map_err(|refusal| or_checkpoint(refusal, word))?;
+    let files = request.files(&chosen, &to, kinds)?;
+    files.changed().try_for_each(|file| refuse_existing(file, args.overwrite))?;
+    files.write(|file| {
+        to_stderr(&format!("wrote `{}`", file.display()));
+        answer("file", || json!({ "path": file }), String::new).map(drop)
+    })?;
+    Ok(ExitCode::Ok)
+}
+
+/// Prints a line for each checkpoint; exit 7 if one is damaged.
 fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     let mut code = ExitCode::Ok;
     for path in named_checkpoints(word)? {
@@ -51,7 +67,7 @@ fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     Ok(code)
 }
 
-/// What is in each checkpoint; in one that was named, every tensor.
+/// Prints the contents of each checkpoint; of one that was named, every tensor.
 fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     let paths = named_checkpoints(word)?;
     let with_tensors = word.is_some_and(|word| checkpoint::is_checkpoint(Path::new(word)));
@@ -71,7 +87,7 @@ fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     Ok(code)
 }
 
-/// What is known of a checkpoint without reading its values.
+/// A checkpoint without its values.
 struct Contents {
     opened: Opened,
     /// The tensors of each file, if they are listed.
@@ -135,64 +151,4 @@ impl Contents {
             "tensors": tensors,
         })
     }
-}
-
-/// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
-/// a folder of them or of a run.
-fn named_checkpoint(args: &ExportArgs) -> Result<ChosenCheckpoint, ErrorPage> {
-    let word = args.checkpoint.as_str();
-    let chosen = choose_checkpoint(Some(word), args.latest, args.strict);
-    chosen.map_err(|refusal| or_checkpoint(refusal, word))
-}
-
-/// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those
-/// of the newest run.
-fn named_checkpoints(word: Option<&str>) -> Result<Vec<PathBuf>, ErrorPage> {
-    let path = word.map(PathBuf::from);
-    if let Some(path) = path.as_ref().filter(|path| checkpoint::is_checkpoint(path)) {
-        return Ok(vec![path.clone()]);
-    }
-    let mut found = path.as_ref().map_or(Ok(Vec::new()), |folder| in_folder(folder))?;
-    let mut looked_in = path.clone().unwrap_or_default();
-    if found.is_empty() {
-        match run_of(word) {
-            Ok(description) => looked_in = description.run.checkpoints,
-            // A folder that is there was meant as one.
-            Err(_) if path.is_some_and(|path| path.is_dir()) => {}
-            Err(refusal) => return Err(refusal),
-        }
-        found = in_folder(&looked_in)?;
-    }
-    if found.is_empty() {
-        let page = format!("error: there is no checkpoint in `{}`", looked_in.display());
-        return Err(ErrorPage::new(ExitCode::Checkpoint, page));
-    }
-    Ok(found)
-}
-
-/// The checkpoints of a folder; none where there is no such folder.
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, ErrorPage> {
-    if !folder.is_dir() {
-        return Ok(Vec::new());
-    }
-    let all = checkpoint::all(folder)?;
-    Ok(all.into_iter().map(|found| found.path).collect())
-}
-
-/// The run that `word` names, or what else it could have named.
-fn run_of(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
-    let Some(word) = word else { return enter_best_run(None) };
-    enter_best_run(Some(word)).map_err(|refusal| or_checkpoint(refusal, word))
-}
-
-/// What else an unknown word could have named.
-fn or_checkpoint(refusal: ErrorPage, word: &str) -> ErrorPage {
-    if refusal.code() != ExitCode::Refused || runs::find_sweep(Path::new(word)).is_some() {
-        return refusal;
-    }
-    let page = format!(
-        "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or \
-         `<time>-<id>`), or a checkpoint (`checkpoints/<name>/<time>-<id>/best`)"
-    );
-    ErrorPage::new(ExitCode::Refused, page)
 }

@@ -1,70 +1,46 @@
-//! `ddprun doctor x.toml`: a few steps of the experiment at each world size, and whether they gave
-//! the same bits; over several machines [`doctor_machines`].
+//! `ddprun doctor x.toml`: whether results are bitwise identical at several world sizes, or with
+//! `--nnodes N` on several machines.
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::checkpoint::Manifest;
-use crate::cli::args::DoctorArgs;
-use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train, trained};
+use crate::cli::args::{DoctorArgs, Run};
 use crate::cli::train::role;
-use crate::cli::{answer, doctor_machines, node_args};
-use crate::config::{self, Loaded};
+use crate::cli::{answer, answers, node_args};
+use crate::doctor::{
+    BUCKET_BYTES, Links, Machine, MachinesProgress, SMALL_BYTES, WorldSizesProgress,
+    check_machines, check_world_sizes, slow_machines, speed,
+};
 use crate::kinds::Kinds;
-use crate::plan::{Plan, admitted_worlds};
-use crate::session::{self, ALONE, Prepared, prepare, vocabulary};
+use crate::launch::NodeConfig;
+use crate::plan::Plan;
 use crate::terminal::counted;
-use crate::units::WorldSize;
+use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// Trains at each world size and compares what is left. Exit 9 names the first parameter that
+/// Trains at each world size and compares the results. Exit 9 names the first parameter that
 /// differs.
 pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let run = node_args::run_with_variables(&args.run, &role()?)?;
     if let Some(place) = node_args::place(&run.launch)? {
-        return doctor_machines::doctor(&run, args.steps, &place, kinds);
+        return on_machines(&run, args.steps, &place, kinds);
     }
-    // The largest of the world sizes, so that its shards admit the others.
-    let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
-    let mut changes = run.all_changes();
-    changes.push(format!("distributed.devices={largest}"));
     let path = run.experiment.clone().unwrap_or_default();
-    let prepared = prepare(&path, &changes, ALONE, kinds)?;
-    refuse_torch_order(&prepared.plan)?;
-    refuse_sizes(&args.world_sizes, prepared.plan.batch.shards.get())?;
-    let mut room = ScratchFolder::make(&prepared.plan, 0)?;
-    let prepared = room.generate(prepared, changes, kinds)?;
-    let plans = plans(args, &prepared, kinds)?;
-    let shards = prepared.plan.batch.shards;
-    let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
-    let steps = plans[0].length.total_steps;
-    let Plan { name, batch, .. } = &prepared.plan;
-    let object = || {
-        json!({
-            "experiment": name,
-            "steps": steps,
-            "global_batch_size": batch.global,
-            "shards": shards.get(),
-            "precision": precision,
-        })
-    };
-    answer("doctor", object, || {
-        let (steps, global) = (counted(steps, "step"), batch.global);
-        let shards = counted(u64::from(shards.get()), "shard");
-        format!("{steps} of {name}: global batch {global} in {shards}, {precision}\n")
-    })?;
-    let mut first: Option<(WorldSize, Manifest)> = None;
-    for plan in &plans {
-        let world = plan.world_size();
-        let (manifest, time) = train(plan, &mut room)?;
-        let object = || trained(world.get(), &manifest, time);
-        answer("trained", object, || line(world, &manifest, time))?;
-        match &first {
-            None => first = Some((world, manifest)),
-            Some((one, of_one)) => same(*one, of_one, world, &manifest)?,
+    let mut report = |progress: WorldSizesProgress<'_>| match progress {
+        WorldSizesProgress::Started { plan, steps } => print_start(plan, steps),
+        WorldSizesProgress::Trained { world, manifest, time } => {
+            let line = || {
+                let ranks = counted(u64::from(world.get()), "rank");
+                let hash = manifest.fingerprint();
+                format!("{ranks:<9} {hash:.16}  {:.1} s\n", time.as_secs_f64())
+            };
+            answer("trained", || trained(world.get(), manifest, time), line).map(drop)
         }
-    }
+    };
+    let sizes = &args.world_sizes;
+    check_world_sizes(&path, run.all_changes(), sizes, args.steps, kinds, &mut report)?;
     answer(
         "identical",
         || json!({ "world_sizes": args.world_sizes }),
@@ -72,63 +48,130 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<ExitCode, Error
     )
 }
 
-/// Refuses world sizes over which `shards` shards cannot be divided, and one size alone.
-fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), ErrorPage> {
-    let admitted = admitted_worlds(shards);
-    let what = match sizes.iter().find(|size| !admitted.contains(size)) {
-        Some(size) => {
-            let (shards, ranks) =
-                (counted(shards.into(), "shard"), counted((*size).into(), "rank"));
-            format!("{shards} cannot be divided over {ranks}")
-        }
-        None if sizes.iter().all(|size| *size == sizes[0]) => {
-            "there is only one size, and nothing to compare".to_owned()
-        }
-        None => return Ok(()),
+fn print_start(plan: &Plan, steps: u64) -> Result<(), ErrorPage> {
+    let Plan { name, batch, .. } = plan;
+    let shards = batch.shards.get();
+    let precision = format!("{:?}", plan.precision).to_lowercase();
+    let object = || {
+        json!({
+            "experiment": name,
+            "steps": steps,
+            "global_batch_size": batch.global,
+            "shards": shards,
+            "precision": precision,
+        })
     };
-    let page = format!("error: `--world-sizes`: {what}\n  do: give sizes such as 1,2,4");
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let line = || {
+        let (steps, global) = (counted(steps, "step"), batch.global);
+        let shards = counted(u64::from(shards), "shard");
+        format!("{steps} of {name}: global batch {global} in {shards}, {precision}\n")
+    };
+    answer("doctor", object, line).map(drop)
 }
 
-/// A plan for each world size: the first steps of the run, without anything that only a whole run
-/// has.
-fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Plan>, ErrorPage> {
-    let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let text = session::written(&experiment)?;
-    let mut plans = Vec::new();
-    for world in &args.world_sizes {
-        let change = format!("distributed.devices={world}");
-        let loaded = load(&prepared.loaded, &text, change, kinds)?;
-        plans.push(shortened(Prepared::of(loaded, ALONE, None, kinds)?.plan, args.steps));
-    }
-    Ok(plans)
-}
-
-fn load(original: &Loaded, text: &str, change: String, kinds: &Kinds) -> Result<Loaded, ErrorPage> {
-    Ok(config::load_text(&original.path, text, &[change], &vocabulary(kinds))?)
-}
-
-fn line(world: WorldSize, manifest: &Manifest, time: Duration) -> String {
-    let ranks = counted(u64::from(world.get()), "rank");
+/// The ranks of a training, the hash of its weights, and its time in seconds.
+fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value {
     let hash = manifest.fingerprint();
-    format!("{ranks:<9} {:.16}  {:.1} s\n", hash, time.as_secs_f64())
+    json!({ "ranks": ranks, "fingerprint": hash, "seconds": time.as_secs_f64() })
 }
 
-/// Refuses two world sizes whose results differ bitwise.
-fn same(
-    one: WorldSize,
-    ours: &Manifest,
-    other: WorldSize,
-    theirs: &Manifest,
-) -> Result<(), ErrorPage> {
-    let Some(difference) = ours.first_difference(theirs) else { return Ok(()) };
-    let ranks = |world: WorldSize| counted(u64::from(world.get()), "rank");
-    let page = format!(
-        "error: {} and {} differ bitwise, first in {difference}\n  why: an operation of the model \
-         adds in an order, or draws numbers, that depend on the rank\n  do: use the operations of \
-         `ddprun::ops` and `ddprun::rng` in a model of your own; if it is one of ours, report it",
-        ranks(one),
-        ranks(other)
+/// Node 0 prints the result. Exit 9 if a machine computes other bits, on all machines.
+fn on_machines(
+    run: &Run,
+    steps: u64,
+    place: &NodeConfig,
+    kinds: &Kinds,
+) -> Result<ExitCode, ErrorPage> {
+    let path = run.experiment.clone().unwrap_or_default();
+    let mut report = |progress: MachinesProgress<'_>| match progress {
+        MachinesProgress::Measured { plan, links, machines } => {
+            let text = || table(plan, links, machines) + &notes(links, machines);
+            answers(|| objects(links, machines), text).map(drop)
+        }
+        MachinesProgress::Trained { plan, manifest, time } => {
+            let (ranks, hash) = (plan.distributed.world_size.get(), manifest.fingerprint());
+            let line = || format!("all together  {:.1} s  {hash:.16}\n", time.as_secs_f64());
+            answer("trained", || trained(ranks, manifest, time), line).map(drop)
+        }
+    };
+    let machines = check_machines(&path, &run.all_changes(), steps, place, kinds, &mut report)?;
+    let Some(machines) = machines else { return Ok(ExitCode::Ok) };
+    answer(
+        "identical",
+        || json!({ "machines": machines }),
+        || {
+            "the same bits on each machine alone and on all together: parameters, optimizer and \
+         progress\n"
+                .to_owned()
+        },
+    )
+}
+
+/// An object for each machine.
+fn objects(links: &Links, machines: &[Machine]) -> Vec<(&'static str, Value)> {
+    let machine = |(node, (machine, rate)): (usize, (&Machine, &f64))| {
+        let alone = machine.alone.as_ref().ok();
+        let object = json!({
+            "node": node,
+            "host": machine.host,
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "bytes_per_second": rate,
+            "seconds": alone.map(|alone| alone.seconds),
+            "fingerprint": alone.map(|alone| alone.manifest.fingerprint()),
+        });
+        ("machine", object)
+    };
+    machines.iter().zip(&links.into).enumerate().map(machine).collect()
+}
+
+/// A line for each machine.
+fn table(plan: &Plan, links: &Links, machines: &[Machine]) -> String {
+    let ranks = counted(u64::from(plan.distributed.local_world().get()), "rank");
+    let precision = format!("{:?}", plan.precision).to_lowercase();
+    let (small, bucket) = (links.small.as_secs_f64() * 1e3, links.bucket.as_secs_f64() * 1e3);
+    let mut text = format!(
+        "{} of {ranks} each: {} of {}, global batch {} in {}, {precision}\n\
+         all-reduce between machines: {small:.2} ms for {}, {bucket:.0} ms for {}\n",
+        counted(machines.len() as u64, "machine"),
+        counted(plan.length.total_steps, "step"),
+        plan.name,
+        plan.batch.global,
+        counted(u64::from(plan.batch.shards.get()), "shard"),
+        Bytes(SMALL_BYTES as u64),
+        Bytes(BUCKET_BYTES as u64),
     );
-    Err(ErrorPage::new(ExitCode::Expectation, page))
+    for (node, (machine, rate)) in machines.iter().zip(&links.into).enumerate() {
+        let Machine { host, cores, alone, .. } = machine;
+        let trained = match alone {
+            Ok(alone) => {
+                format!("{:.1} s alone, {:.16}", alone.seconds, alone.manifest.fingerprint())
+            }
+            Err(_) => "failed".to_owned(),
+        };
+        let cores = counted(*cores as u64, "core");
+        text += &format!("node {node}  {host}, {cores}, receives {}  {trained}\n", speed(*rate));
+    }
+    text
+}
+
+/// Notes on machines that are slow, or have another processor.
+fn notes(links: &Links, machines: &[Machine]) -> String {
+    let mut text = String::new();
+    let name = |node: usize| format!("node {node} ({})", machines[node].host);
+    if let Some((node, how)) = links.slow() {
+        text += &format!("note: {} {how}\n", name(node));
+    }
+    for (node, own, fastest) in slow_machines(machines) {
+        let name = name(node);
+        text +=
+            &format!("note: {name} computes slowly: {own:.1} s, but the fastest {fastest:.1} s\n");
+    }
+    let cpu = |machine: &Machine| machine.cpu.clone().unwrap_or_else(|| "unknown".to_owned());
+    if let Some(node) = machines.iter().position(|machine| machine.cpu != machines[0].cpu) {
+        let (own, first) = (cpu(&machines[node]), cpu(&machines[0]));
+        let name = name(node);
+        text += &format!("note: {name} has another processor, {own}, than node 0, {first}\n");
+    }
+    text
 }

@@ -7,21 +7,19 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
-use crate::cli::{answer, evaluation_changes, evaluation_tables, progress_bar};
-use crate::config::kind::Kind;
-use crate::data::transform::CenterCrop;
-use crate::data::{self, Fingerprint};
+use crate::cli::{answer, evaluation_tables, progress_bar};
+use crate::data;
 use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::metric::worse_than_naive;
-use crate::plan::{Plan, TestTimeAugmentation};
+use crate::plan::Plan;
 use crate::record::text::metric;
-use crate::record::{Context, DATA, line, newest_of, to_stderr};
+use crate::record::{Context, line, to_stderr};
 use crate::report;
-use crate::runs::{StoredRun, choose_checkpoint};
-use crate::session::{ALONE, generate, prepare, source_of};
+use crate::runs::choose_checkpoint;
+use crate::session::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker::{self, Details, Measured};
 
@@ -32,7 +30,10 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, Error
     let out = args.out.as_ref().map(whole);
     let out = out.as_deref();
     if let Some(weights) = &args.weights {
-        let measured = of_weights(weights, args, kinds)?;
+        let (experiment, changes) = run_and_changes(&args.words);
+        let experiment = Path::new(experiment.unwrap_or_default());
+        let plan = evaluation_of_weights(weights, experiment, changes, args.tta, kinds)?;
+        let measured = measure(&plan, None, args, kinds)?;
         let head = format!("{}\n", weights.display());
         return print(out, &measured, &head, json!({ "weights": weights }));
     }
@@ -40,55 +41,36 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, Error
     let here = std::env::current_dir().unwrap_or_default();
     let chosen = choose_checkpoint(run, args.latest, args.strict)?;
     let (description, opened) = (chosen.run()?, &chosen.opened);
-    let mut plan = if changes.is_empty() {
-        description.plan.clone()
-    } else {
-        let draws = matches!(args.tta, Some(TestTimeAugmentation::Draws(_)));
-        let asked = evaluation_changes::Asked { changes, draws, here };
-        evaluation_changes::changed(description, &asked, kinds)?
-    };
-    augment(args, &mut plan)?;
-    plan.data.notes.iter().for_each(|note| to_stderr(&format!("warning: {note}")));
-    warn_of_other_data(description, &plan, kinds)?;
-    let measured = told(measured(&plan, Some(opened), &parts(args, &plan)?, kinds)?);
+    let changes = EvaluationChanges { changes, tta: args.tta, here };
+    let plan = evaluation_of_run(description, &changes, kinds)?;
+    let measured = measure(&plan, Some(opened), args, kinds)?;
     let step = opened.state.step;
     print(out, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
 
-/// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
-/// behind but data that the experiment wants generated.
-fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, ErrorPage> {
-    let (experiment, changes) = run_and_changes(&args.words);
-    let experiment = Path::new(experiment.unwrap_or_default());
-    let weights = toml::Value::from(weights.to_string_lossy().into_owned());
-    let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
-    let changes: Vec<String> = changes.into_iter().chain(ours).collect();
-    let mut prepared = prepare(experiment, &changes, ALONE, kinds)?;
-    generate(&prepared)?;
-    // Averages are made in training.
-    let plan = &mut prepared.plan;
-    (plan.ema, plan.swa, plan.lookahead) = (None, None, None);
-    augment(args, &mut prepared.plan)?;
-    let parts = parts(args, &prepared.plan)?;
-    measured(&prepared.plan, None, &parts, kinds).map(told)
-}
-
-/// What is measured, under a bar.
-fn measured(
+/// Evaluates under a progress bar. Prints files that cannot be read.
+fn measure(
     plan: &Plan,
     opened: Option<&Opened>,
-    parts: &[Split],
+    args: &EvalArgs,
     kinds: &Kinds,
 ) -> Result<Measured, ErrorPage> {
+    let parts = parts(args, plan)?;
     let bar = progress_bar("{prefix} {wide_bar} {pos}/{len} batches  {eta} left");
     let progress = |split: Split, done: usize, batches: usize| {
         bar.set_prefix(split.words());
         bar.set_length(batches as u64);
         bar.set_position(done as u64);
     };
-    let measured = worker::evaluate(plan, opened, parts, kinds, &progress);
+    let measured = worker::evaluate(plan, opened, &parts, kinds, &progress);
     bar.finish_and_clear();
-    measured.map_err(failed)
+    let mut measured = measured.map_err(failed)?;
+    for unreadable in measured.unreadable.drain(..) {
+        if let Some(text) = line(&Event::Unreadable(unreadable), &Context::default()) {
+            to_stderr(&text);
+        }
+    }
+    Ok(measured)
 }
 
 /// The parts of the data to evaluate on.
@@ -96,62 +78,14 @@ fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, ErrorPage> {
     match args.part.as_deref() {
         Some("test") if plan.data.n_test == 0 && worker::simulated(plan).is_none() => {
             let name = &plan.data.source.kind.name;
-            let what = format!("error: this `{name}` has no part to test on");
-            let help = "hold one out with `data.test_fraction`, or name its file or folder";
-            Err(ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}")))
+            let page = format!("error: this `{name}` has no part to test on");
+            Err(ErrorPage::new(ExitCode::Refused, page)
+                .help("hold one out with `data.test_fraction`, or name its file or folder"))
         }
         Some("test") => Ok(vec![Split::Test]),
         Some(_) => Ok(vec![Split::Val]),
         None => Ok(vec![Split::Val, Split::Test]),
     }
-}
-
-/// Has answers averaged as the command line asks.
-fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), ErrorPage> {
-    let Some(how) = args.tta else { return Ok(()) };
-    let source = &plan.data.source;
-    let refuse = |what: String| Err(ErrorPage::new(ExitCode::Refused, what));
-    if !source.holds_images() {
-        let (name, words) = (&source.kind.name, source.modality.words());
-        return refuse(format!("error: `--tta {how}` is for images, but `{name}` holds {words}"));
-    }
-    let has_crop = plan.data.val_transforms.iter().any(|choice| choice.name == CenterCrop::NAME);
-    if how.crops() && !has_crop {
-        let what = format!("error: `--tta {how}` needs a `center_crop` in `data.transforms.val`");
-        let help = "use `--tta hflip`, which needs none";
-        return refuse(format!("{what}, in whose place it crops\n  do: {help}"));
-    }
-    plan.test_time_augmentation = Some(how);
-    Ok(())
-}
-
-/// Warns if the run's data have changed since it was trained: other samples may validate now, even
-/// some that it was trained on.
-fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), ErrorPage> {
-    if trained.plan.data.source != plan.data.source {
-        return Ok(());
-    }
-    let (kept, source) = (newest_of(&trained.run.logs, DATA), source_of(plan, kinds)?);
-    let compared = Fingerprint::refuse_other_files(&kept, source.as_ref(), &plan.data.source);
-    // Files that cannot be read are told by the evaluation.
-    if let Err(data::Error::Changed { differences }) = compared {
-        to_stderr(&format!(
-            "warning: the data have changed since the run was trained, so its validation samples \
-             may include ones that it was trained on:\n  {}",
-            differences.join("\n  ")
-        ));
-    }
-    Ok(())
-}
-
-/// What was measured, after it was said what could not be read.
-fn told(mut measured: Measured) -> Measured {
-    for unreadable in measured.unreadable.drain(..) {
-        if let Some(text) = line(&Event::Unreadable(unreadable), &Context::default()) {
-            to_stderr(&text);
-        }
-    }
-    measured
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]

@@ -1,4 +1,4 @@
-//! What an evaluation found out beside its metrics, as text.
+//! Tables of an evaluation beside its metrics, as text.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::record::text::loss;
 use crate::terminal::escape_name;
 use crate::worker::{ClassDetails, Details, TargetDetails, WorstSample};
 
-/// Most classes that have a line each, and of which each is shown against each.
+/// Most classes that have a line each, and most that have a confusion matrix.
 const MAX_CLASSES: usize = 100;
 const MAX_MATRIX_CLASSES: usize = 12;
 /// Letters of a class above a column of the matrix.
@@ -14,15 +14,14 @@ const MAX_HEAD_LENGTH: usize = 12;
 /// Most pairs of classes that are taken for each other.
 const MAX_PAIRS: usize = 10;
 
-/// Class by class, which classes are taken for which, and the worst samples; nothing of what there
-/// is not.
+/// A table of the classes, the confusions between them, and the worst samples, each if there is one.
 pub(crate) fn of(details: &Details) -> String {
     let (classes, targets) = (classes(details), targets(details));
     let parts = [classes, targets, square(details), pairs(details), worst(details)];
     parts.iter().filter(|part| !part.is_empty()).flat_map(|part| ["\n", part]).collect()
 }
 
-/// Names in a column, and the width of it.
+/// Width of a column of names below `head`.
 fn column<'a>(names: impl Iterator<Item = &'a String> + Clone, head: &str) -> usize {
     let widths = names.map(|name| escape_name(name).chars().count());
     widths.chain([head.chars().count()]).max().unwrap_or(0)
@@ -53,7 +52,7 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
     text
 }
 
-/// How far off each number to predict is.
+/// Errors of each predicted number.
 fn targets(Details { split, targets, .. }: &Details) -> String {
     if targets.is_empty() {
         return String::new();

@@ -1,30 +1,26 @@
-//! Verbs that look and change nothing: `plan`, `report`, `schema`.
+//! Verbs that look and change nothing: `plan`, `report`, `serve`, `schema`.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use candle_core::Device;
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use crate::cli::args::{PlanArgs, ReportArgs};
+use crate::cli::args::{PlanArgs, ReportArgs, ServeArgs};
 use crate::cli::train::role;
 use crate::cli::{answer, node_args, refuse_existing, sweep, verbatim};
 use crate::config::{self, Vocabulary, closest};
-use crate::dashboard;
-use crate::engine::{self, PassProfile};
+use crate::dashboard::{self, Error, Server};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::memory;
-use crate::plan::{self, Costs, Memory};
+use crate::plan;
 use crate::record::{self, to_stderr};
 use crate::report;
 use crate::runs::{self, LOGS, enter_run, find_sweep};
-use crate::session::{Prepared, prepare};
-use crate::units::Bytes;
+use crate::session::{Prepared, costs, prepare};
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
-
-/// Stacks and small blocks of a process.
-const HEAP: Bytes = Bytes(4 << 20);
 
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
@@ -39,43 +35,6 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
         || plan::json(plan, loaded, facts, &costs),
         || plan::page(plan, loaded, facts, &costs),
     )
-}
-
-/// Largest model that is built to see what a pass of it needs.
-const TRIED: Bytes = Bytes(1 << 30);
-
-/// What the run needs: measured on a small batch, or estimated for a model that is too large for a
-/// try. Unknown for a model that cannot be built or run here, which training will say.
-fn costs(prepared: &Prepared, kinds: &Kinds) -> Costs {
-    let plan = &prepared.plan;
-    let least = Memory::of(plan, None);
-    // A frozen base, as under LoRA, is listed as buffers.
-    let held = Bytes(least.weights.0 + least.buffers.0);
-    if held > TRIED {
-        let estimated = kinds.models.describe(&plan.model);
-        let estimated = estimated.ok().and_then(|facts| plan::estimate_pass(plan, &facts));
-        if let Some(pass) = estimated {
-            let (memory, flops) = (Memory::of(plan, Some(pass.activations)), Some(pass.flops));
-            return Costs { memory, flops, is_estimated: true };
-        }
-    }
-    let profiled = profiled(prepared, held, kinds);
-    let mut memory = Memory::of(plan, profiled.and_then(|pass| pass.activations));
-    if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {
-        memory.base = Bytes(program.0 + HEAP.0);
-    }
-    Costs { memory, flops: profiled.map(|pass| pass.flops), is_estimated: false }
-}
-
-/// What a pass needs; `None` if it cannot be tried: the values of the model, which are `held` while
-/// it is built, leave no room for their gradients and for others on this machine.
-fn profiled(prepared: &Prepared, held: Bytes, kinds: &Kinds) -> Option<PassProfile> {
-    let plan = &prepared.plan;
-    if prepared.facts.memory.is_some_and(|memory| Bytes(4 * held.0) > memory) {
-        return None;
-    }
-    let components = kinds.components(plan, &Device::Cpu).ok()?;
-    engine::profile_pass(plan, &components).ok()
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.
@@ -99,7 +58,7 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<ExitCode, Error
     Ok(code)
 }
 
-/// The run, and its epochs, as far as they can be read.
+/// The run and its epochs, as far as they can be read.
 fn summed_up(logs: &Path) -> Value {
     let epochs = record::read_epochs(&logs.join(record::EPOCHS)).ok().flatten();
     json!({ "run": runs::summary(logs).ok(), "epochs": epochs.unwrap_or_default() })
@@ -126,11 +85,60 @@ fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<Exit
     answer("page", || json!({ "file": file }), || format!("{}\n", file.display()))
 }
 
-/// There is nothing to show.
-pub(crate) fn no_runs(folder: &Path) -> ErrorPage {
-    let what = format!("error: there is no run below `{}`", folder.display());
+/// The refusal of a folder without runs.
+fn no_runs(folder: &Path) -> ErrorPage {
+    let page = format!("error: there is no run below `{}`", folder.display());
     let help = "name a folder of runs, as `logs/<name>`; `ddprun experiment.toml` makes one";
-    ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}"))
+    ErrorPage::new(ExitCode::Refused, page).help(help)
+}
+
+/// `ddprun serve [FOLDER]`
+pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
+    let ServeArgs { folder, host, port, allow_remote } = args;
+    if !folder.is_dir() {
+        let page = format!("error: there is no folder `{}`", folder.display());
+        let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
+        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+    }
+    if !is_own(host) && !allow_remote {
+        let page = format!("error: `--host {host}` lets other machines see your runs");
+        let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
+            `ssh -L 8430:127.0.0.1:8430 MACHINE`";
+        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+    }
+    // Before anything else: Ctrl-C ends this quietly from now on.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
+    let server = Server::listen(host, *port).map_err(|error| not_served(&error))?;
+    let mut printed = Ok(ExitCode::Ok);
+    let ready = |has_runs: bool, address: &str| {
+        if !has_runs {
+            let words = "no run below `{}` yet; the first one shows up by itself";
+            to_stderr(&words.replace("{}", &folder.display().to_string()));
+        }
+        printed = answer("page", || json!({ "url": address }), || format!("{address}\n"));
+        to_stderr("press Ctrl-C to stop");
+    };
+    server.start(folder, ready).map_err(|error| not_served(&error))?;
+    printed?;
+    signals.forever().next();
+    Ok(ExitCode::Ok)
+}
+
+/// True if only this machine can reach `host`.
+fn is_own(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn not_served(error: &Error) -> ErrorPage {
+    let help = match error {
+        Error::PortInUse { .. } => {
+            "stop the other program, or choose another port with `--port` (0: any that is free)"
+        }
+        Error::Listen { .. } => "choose an address of this machine, and a port from 1024 on",
+        Error::System(_) => "close other programs, and try again",
+    };
+    ErrorPage::of(ExitCode::Refused, error).help(help)
 }
 
 /// A reference page.
@@ -142,10 +150,10 @@ pub(crate) enum Page {
 }
 
 impl Page {
-    /// The page that these flags ask for.
+    /// The page for these flags.
     pub(crate) fn of(sweep: bool, clusters: bool) -> Self {
-        let asked = [(sweep, Self::Sweep), (clusters, Self::Clusters)];
-        asked.into_iter().find(|(flag, _)| *flag).map_or(Self::Experiment, |(_, page)| page)
+        let pages = [(sweep, Self::Sweep), (clusters, Self::Clusters)];
+        pages.into_iter().find(|(flag, _)| *flag).map_or(Self::Experiment, |(_, page)| page)
     }
 }
 
@@ -202,8 +210,8 @@ pub(crate) fn schema_of(
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("choose one of {}", tables.join(", ")),
         };
-        let page = format!("error: `{table}` is not a table of an experiment\n  do: {help}");
-        return Err(ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: `{table}` is not a table of an experiment");
+        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
     }
     let text = found.join("\n").trim_end().to_owned() + "\n";
     let whole = config::json_schema(&vocabulary);
@@ -244,5 +252,5 @@ fn schema_of_kind(
         Some(near) => format!("did you mean `ddprun schema {table} {near}`?"),
         None => format!("see `ddprun schema {table}` for what it has"),
     };
-    Err(ErrorPage::new(ExitCode::Refused, format!("error: {what}\n  do: {help}")))
+    Err(ErrorPage::new(ExitCode::Refused, format!("error: {what}")).help(help))
 }

@@ -1,80 +1,70 @@
-//! `ddprun jobs`, `ddprun cancel`, and the output of a job: what became of what was submitted.
+//! `ddprun submit`, `ddprun jobs`, `ddprun cancel`, and the output of a job.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::cli::cluster_args::{CancelArgs, JobsArgs};
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
-use crate::cli::runs_args::LogsArgs;
-use crate::cli::{answer, answers};
-use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
-use crate::config::closest;
-use crate::config::kind::Wrong;
+use crate::cli::runs_args::{CancelArgs, JobsArgs, LogsArgs, SubmitArgs};
+use crate::cli::{answer, answers, verbatim};
+use crate::cluster::{self, Output, Place, Submitted};
 use crate::files::{self, Follower, News};
+use crate::jobs::{self, JobStatus, JobWatch, Submission, SubmitRequest, cluster_of, no_answer};
 use crate::kinds::Kinds;
 use crate::record::{is_json, to_stderr};
-use crate::runs::{LOGS, find_sweep, summary, sweep_summary};
-use crate::session;
-use crate::user_error::{ErrorPage, ExitCode, UserError};
+use crate::runs::LOGS;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Time between two questions to an engine.
 const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
-/// Questions in a row that an engine may leave unanswered while a job is followed: ten minutes.
-const MAX_UNANSWERED: u32 = 120;
 
-/// An engine that gave no answer.
-pub(crate) fn no_answer(cluster: &str, error: &Error) -> ErrorPage {
-    let page = ErrorPage::new(error.exit_code(), format!("error: cluster `{cluster}`: {error}"));
-    match error.help() {
-        Some(help) => page.help(help),
-        None => page,
+/// `ddprun submit FILE [key=value ...] --on NAME [--workers N] [--print]`
+pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let request = SubmitRequest {
+        experiment: &args.experiment,
+        changes: &args.changes,
+        on: &args.on,
+        cluster_files: cluster_files(&args.experiment),
+        workers: args.workers,
+        print: args.print,
+    };
+    let submission = Submission::prepare(&request, kinds)?;
+    let cluster = &submission.described;
+    if args.print {
+        let script = submission.script();
+        let object = || json!({ "cluster": cluster.name, "script": script });
+        return verbatim("script", object, || script.clone());
     }
+    let id = submission.submit(kinds)?;
+    let name = &submission.job.name;
+    let on = format!("`{}` ({})", cluster.name, cluster.kind.name);
+    to_stderr(&format!(
+        "submitted `{name}` to {on}, {}\n  `ddprun jobs` shows its state, `ddprun logs -f {id}` \
+         follows it, `ddprun cancel {id}` stops it",
+        submission.size()
+    ));
+    let object = || json!({ "job": id, "cluster": cluster.name, "experiment": name });
+    answer("submitted", object, || format!("{id}\n"))
 }
 
-/// A job and how it stands.
-struct Row {
-    place: Place,
-    job: Submitted,
-    /// `None` = the engine has forgotten it.
-    state: Option<State>,
-    /// The folder of the run or of the sweep that it began.
-    run: Option<PathBuf>,
-}
-
-impl Row {
-    /// How it stands: in the engine's words, else in the run's.
-    fn word(&self) -> String {
-        let of_run = || {
-            let folder = self.run.as_ref()?;
-            let state = match self.job.workers {
-                None => summary(folder).ok()?.state,
-                Some(_) => sweep_summary(folder).ok()?.state,
-            };
-            Some(state.word().to_owned())
-        };
-        let of_engine = self.state.as_ref().map(|state| state.word.clone());
-        of_engine.or_else(of_run).unwrap_or_else(|| "unknown".to_owned())
-    }
-
-    fn run_id(&self) -> String {
-        let name = self.run.as_ref().and_then(|run| run.file_name());
-        name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-    }
+/// Files that may describe a cluster, the nearest to the experiment first.
+fn cluster_files(experiment: &Path) -> Vec<PathBuf> {
+    let beside = experiment.parent().unwrap_or(Path::new("")).join("ddprun.toml");
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+    let of_user = config.map(|folder| folder.join("ddprun/clusters.toml"));
+    [beside, "ddprun.toml".into()].into_iter().chain(of_user).collect()
 }
 
 /// `ddprun jobs [--on NAME]`
 pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
-    let is_asked = |job: &Submitted| args.on.as_ref().is_none_or(|name| *name == job.cluster);
-    let mut all = cluster::all(Path::new(LOGS));
-    all.retain(|(_, job)| is_asked(job));
+    let all = jobs::submitted(args.on.as_deref());
     if all.is_empty() {
         to_stderr("no job was submitted from this folder: `ddprun submit EXPERIMENT --on NAME`");
         return Ok(ExitCode::Ok);
     }
-    let rows = rows(all, kinds);
+    let rows = jobs::statuses(all, kinds);
     let objects = || rows.iter().map(|row| ("job", as_json(row))).collect();
     answers(objects, || {
         let head = ["job", "cluster", "experiment", "submitted", "state", "run"];
@@ -84,13 +74,13 @@ pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
     })
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &JobStatus) -> Vec<String> {
     let Submitted { id, cluster, name, time, .. } = &row.job;
     let time = time.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M");
     vec![id.clone(), cluster.clone(), name.clone(), time.to_string(), row.word(), row.run_id()]
 }
 
-fn as_json(row: &Row) -> serde_json::Value {
+fn as_json(row: &JobStatus) -> serde_json::Value {
     let Submitted { id, cluster, kind, name, workers, time, .. } = &row.job;
     json!({
         "job": id,
@@ -106,74 +96,11 @@ fn as_json(row: &Row) -> serde_json::Value {
     })
 }
 
-/// Asks each engine once. One that does not answer is told, and hides no other.
-fn rows(all: Vec<(Place, Submitted)>, kinds: &Kinds) -> Vec<Row> {
-    let mut known: BTreeMap<String, Vec<(String, State)>> = BTreeMap::new();
-    let engine = |job: &Submitted| serde_json::to_string(&job.kind).unwrap_or_default();
-    for (_, job) in &all {
-        if known.contains_key(&engine(job)) {
-            continue;
-        }
-        let same = all.iter().filter(|(_, other)| other.kind == job.kind);
-        let places: Vec<Place> = same.map(|(place, _)| place.clone()).collect();
-        let states = states(job, &places, kinds).unwrap_or_else(|refusal| {
-            to_stderr(&refusal.page());
-            Vec::new()
-        });
-        known.insert(engine(job), states);
-    }
-    let row = |(place, job): (Place, Submitted)| {
-        let state = known.get(&engine(&job)).and_then(|states| state_of(states, &place));
-        let run = run_of(&place, &job);
-        Row { place, job, state, run }
-    };
-    all.into_iter().map(row).collect()
-}
-
-fn state_of(states: &[(String, State)], place: &Place) -> Option<State> {
-    states.iter().find(|(id, _)| *id == place.id).map(|(_, state)| state.clone())
-}
-
-/// The sweep of a job, or the run that it began: it notes by whom it was launched.
-fn run_of(place: &Place, job: &Submitted) -> Option<PathBuf> {
-    if job.workers.is_some() {
-        return find_sweep(&Path::new(LOGS).join(&job.name));
-    }
-    let key = place.folder.file_name()?.to_str()?;
-    session::run_of_job(&Path::new(LOGS).join(&job.name), key)
-}
-
-fn states(
-    job: &Submitted,
-    places: &[Place],
-    kinds: &Kinds,
-) -> Result<Vec<(String, State)>, ErrorPage> {
-    let kind = kind_of(job, kinds)?;
-    let answer = kind.list(places).run().map_err(|error| no_answer(&job.cluster, &error))?;
-    Ok(kind.states(&answer))
-}
-
-/// The cluster that a job was submitted to. The file that says so may come from elsewhere, so it is
-/// checked like a table of `ddprun.toml`.
-fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
-    let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
-    if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {
-        let page = format!(
-            "error: job {}: `{key}` of cluster `{}` in its job.json: {what}\n  do: if this folder \
-             was sent to you, do not trust it; else remove the job's folder below `{LOGS}/.jobs`",
-            job.id, job.cluster
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page));
-    }
-    let built = kinds.clusters.build(&job.kind);
-    built.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
-}
-
 /// `ddprun cancel JOB ...`
 pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
-    let all: Result<Vec<_>, _> = args.jobs.iter().map(|id| named(id)).collect();
+    let all: Result<Vec<_>, _> = args.jobs.iter().map(|id| jobs::named(id)).collect();
     for (place, job) in all? {
-        let kind = kind_of(&job, kinds)?;
+        let kind = cluster_of(&job, kinds)?;
         kind.cancel(&place).run().map_err(|error| no_answer(&job.cluster, &error))?;
         let saves = kind.saves_when_cancelled();
         let told = if saves {
@@ -188,22 +115,11 @@ pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<ExitCode, Error
     Ok(ExitCode::Ok)
 }
 
-fn named(id: &str) -> Result<(Place, Submitted), ErrorPage> {
-    cluster::find(Path::new(LOGS), id).ok_or_else(|| {
-        let all = cluster::all(Path::new(LOGS));
-        let help = match closest(id, all.iter().map(|(place, _)| place.id.as_str())) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "see `ddprun jobs` for what was submitted from this folder".to_owned(),
-        };
-        ErrorPage::new(ExitCode::Refused, format!("error: there is no job `{id}`\n  do: {help}"))
-    })
-}
-
 /// `ddprun logs [-f] [RUN | JOB]`
 pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let job = args.run.as_deref().and_then(|word| cluster::find(Path::new(LOGS), word));
     let Some((place, job)) = job else { return runs::logs(args) };
-    match kind_of(&job, kinds)?.output(&place, args.follow) {
+    match cluster_of(&job, kinds)?.output(&place, args.follow) {
         Output::Call(call) if is_json() => {
             let mut is_read = Ok(true);
             let lines = call.lines(|lines| {
@@ -235,11 +151,9 @@ fn show(
         return Ok(code);
     }
     if !paths.iter().any(|path| path.exists()) {
-        let page = format!(
-            "error: job {} has no output yet\n  do: wait for it with `ddprun logs -f {0}`",
-            place.id
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: job {} has no output yet", place.id);
+        return Err(ErrorPage::new(ExitCode::Refused, page)
+            .help(format!("wait for it with `ddprun logs -f {}`", place.id)));
     }
     shown.print(Follower::poll_to_the_end)?;
     Ok(ExitCode::Ok)
@@ -281,46 +195,6 @@ impl Shown {
     }
 }
 
-/// What the engine has said of a job.
-#[derive(Default)]
-struct Watched {
-    word: String,
-    /// Questions in a row that it did not answer.
-    unanswered: u32,
-}
-
-impl Watched {
-    /// Whether the job is over by this answer; prints a state that is new. An engine that has
-    /// answered before may be silent for a while.
-    fn is_over(
-        &mut self,
-        place: &Place,
-        answer: Result<Vec<(String, State)>, ErrorPage>,
-    ) -> Result<bool, ErrorPage> {
-        let states = match answer {
-            Ok(states) => states,
-            Err(refusal) if self.word.is_empty() || self.unanswered == MAX_UNANSWERED => {
-                return Err(refusal);
-            }
-            Err(refusal) => {
-                if self.unanswered == 0 {
-                    to_stderr(&refusal.page());
-                }
-                self.unanswered += 1;
-                return Ok(false);
-            }
-        };
-        self.unanswered = 0;
-        // A job that its engine has forgotten is over.
-        let state = state_of(&states, place).unwrap_or_else(|| State::over("over"));
-        if state.word != self.word {
-            to_stderr(&format!("job {}: {}", place.id, state.word));
-            self.word.clone_from(&state.word);
-        }
-        Ok(state.is_over)
-    }
-}
-
 /// Prints what a job says until it is over; an exit code if the user has seen enough before.
 fn follow_job(
     shown: &mut Shown,
@@ -329,12 +203,12 @@ fn follow_job(
     kinds: &Kinds,
 ) -> Result<Option<ExitCode>, ErrorPage> {
     let stop = stop_flag()?;
-    let mut asked: Option<Instant> = None;
-    let mut watched = Watched::default();
+    let mut last_question: Option<Instant> = None;
+    let mut watch = JobWatch::default();
     loop {
-        if asked.is_none_or(|asked| asked.elapsed() >= QUESTION_INTERVAL) {
-            asked = Some(Instant::now());
-            if watched.is_over(place, states(job, std::slice::from_ref(place), kinds))? {
+        if last_question.is_none_or(|time| time.elapsed() >= QUESTION_INTERVAL) {
+            last_question = Some(Instant::now());
+            if watch.is_over(place, job, kinds)? {
                 return Ok(None);
             }
         }

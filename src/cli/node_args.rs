@@ -8,14 +8,13 @@ use serde_json::json;
 use crate::cli::args::{Launch, PORT, Run, bare, host_and_port};
 use crate::cli::output::answer;
 use crate::files;
-use crate::launch::rank_env::{self};
-use crate::launch::{NodeConfig, Role};
+use crate::launch::{NodeConfig, Role, rank_env};
 use crate::session;
-use crate::transport::{self};
+use crate::transport;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// The flags, and what torchrun's variables say where there is none, unless a launcher has started
-/// this process.
+/// The flags, with the values of torchrun's variables for those that are absent, unless a launcher has
+/// started this process.
 pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, ErrorPage> {
     if !matches!(role, Role::Parent) {
         return Ok(launch.clone());
@@ -36,7 +35,7 @@ pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, Err
     Ok(launch)
 }
 
-/// As [`with_variables`], of all that is asked for.
+/// Like [`with_variables`], for the whole command line of a run.
 pub(crate) fn run_with_variables(run: &Run, role: &Role) -> Result<Run, ErrorPage> {
     Ok(Run { launch: with_variables(&run.launch, role)?, ..run.clone() })
 }
@@ -48,8 +47,8 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, ErrorPage> {
         return Ok(None);
     }
     let refuse = |what: &str, help: &str| {
-        let page = format!("error: `--nnodes {nodes}` {what}\n  do: {help}");
-        Err(ErrorPage::new(ExitCode::Refused, page))
+        let page = format!("error: `--nnodes {nodes}` {what}");
+        Err(ErrorPage::new(ExitCode::Refused, page).help(help))
     };
     let node = match flags.node_rank {
         Some(node) if node < nodes => node,
@@ -75,7 +74,7 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, ErrorPage> {
     Ok(Some(NodeConfig { node, nodes, master, port, token: session::read_token(file)? }))
 }
 
-/// Where the machines meet: torchrun's two ways to say it.
+/// The address and port at which the machines meet, from either of torchrun's two forms.
 fn master(launch: &Launch) -> Option<(String, u16)> {
     let flags = &launch.rendezvous;
     if let Some(host) = &flags.master_addr {

@@ -1,7 +1,7 @@
-//! What goes to stdout, and what to stderr.
+//! Data on stdout, and words for people on stderr.
 //!
-//! Data goes to stdout. Each verb that prints says it twice: for people, and as an object for
-//! `--json`; nothing else in `cli` can write there. With `--json` every line of stdout is one
+//! Each verb that prints data prints it in one of two forms: for people, or as an object for
+//! `--json`; nothing else in `cli` can write to stdout. With `--json` every line of stdout is one
 //! object, which begins with `format` and `type`; errors are such objects, too. Words for people
 //! stay on stderr.
 
@@ -18,6 +18,7 @@ use crate::user_error::{ErrorPage, ExitCode};
 
 /// The flag, which every verb has.
 const FLAG: &str = "--json";
+
 /// Takes `--json` from a command line. It may stand anywhere before `--`, also before the verb or
 /// behind words that a verb does not read.
 pub(crate) fn take_json_flag(line: &mut Vec<OsString>) {
@@ -37,8 +38,8 @@ fn without_json_flag(line: &mut Vec<OsString>) -> bool {
     line.len() < before
 }
 
-/// Data for stdout: an object of this type with `--json`, else `text` for people. What that holds of
-/// files from elsewhere cannot act on a terminal.
+/// Prints data: an object of this type with `--json`, else `text` for people, in which nothing that
+/// comes from files can act on a terminal.
 pub(crate) fn answer(
     kind: &'static str,
     object: impl FnOnce() -> Value,
@@ -47,8 +48,7 @@ pub(crate) fn answer(
     answers(|| vec![(kind, object())], text)
 }
 
-/// As [`answer`], with text that a program or a shell may read: it is changed only where a terminal
-/// shows it.
+/// Like [`answer`], for text that a program or a shell may read: it is escaped only for a terminal.
 pub(crate) fn verbatim(
     kind: &'static str,
     object: impl FnOnce() -> Value,
@@ -60,7 +60,7 @@ pub(crate) fn verbatim(
     to_reader(&text()).map(|_| ExitCode::Ok)
 }
 
-/// As [`answer`], with several objects, each with its type.
+/// Like [`answer`], for several objects, each with its type.
 pub(crate) fn answers(
     objects: impl FnOnce() -> Vec<(&'static str, Value)>,
     text: impl FnOnce() -> String,
@@ -68,7 +68,7 @@ pub(crate) fn answers(
     answer_to_reader(objects, text).map(|_| ExitCode::Ok)
 }
 
-/// As [`answers`]; whether there is still a reader.
+/// Like [`answers`]. Returns false if nobody reads stdout any more.
 pub(crate) fn answer_to_reader(
     objects: impl FnOnce() -> Vec<(&'static str, Value)>,
     text: impl FnOnce() -> String,
@@ -85,14 +85,13 @@ pub(crate) fn refuse_existing(file: &Path, overwrites: bool) -> Result<(), Error
     if overwrites || file.symlink_metadata().is_err() {
         return Ok(());
     }
-    let page = format!(
-        "error: `{}` exists already\n  do: choose another file, or replace it with `--overwrite`",
-        file.display()
-    );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{}` exists already", file.display());
+    Err(ErrorPage::new(ExitCode::Refused, page)
+        .help("choose another file, or replace it with `--overwrite`"))
 }
 
-/// Whether there is still a reader: one that has seen enough (`| head`) is no failure.
+/// Writes to stdout. Returns false if nobody reads it any more: a reader that has seen enough
+/// (`| head`) is no failure.
 fn to_reader(text: &str) -> Result<bool, ErrorPage> {
     match to_stdout(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -101,7 +100,7 @@ fn to_reader(text: &str) -> Result<bool, ErrorPage> {
     }
 }
 
-/// A bar on stderr, written as `line`, where a person watches.
+/// A progress bar on stderr in the form `line`, if a person watches.
 pub(crate) fn progress_bar(line: &str) -> ProgressBar {
     if screen() != Screen::Bar {
         return ProgressBar::hidden();
@@ -113,7 +112,7 @@ pub(crate) fn progress_bar(line: &str) -> ProgressBar {
     bar
 }
 
-/// Says why this process ends, to a reader who may take all the time there is.
+/// Prints why this process ends.
 pub(crate) fn last_words(text: &str) {
     // There is no way to tell the user if stderr is closed.
     drop(writeln!(io::stderr(), "{text}"));

@@ -1,4 +1,4 @@
-//! The command line: one function per verb, and the exit code of what it says.
+//! The command line: one function per verb, and the exit code.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -11,15 +11,16 @@ use std::sync::atomic::AtomicBool;
 use clap::{CommandFactory, FromArgMatches};
 use serde_json::json;
 
-use crate::cli::args::{Args, Verb};
+use crate::cli::args::{Args, InitArgs, Verb};
 use crate::cli::inspect::{self, Page};
 use crate::cli::{
-    answer, checkpoint, doctor, evaluate, init, jobs, last_words, node_args, output, predict,
-    resume, runs, sample, serve, submit, sweep, train, try_run, usage, verbatim,
+    answer, checkpoint, doctor, evaluate, jobs, last_words, node_args, output, predict, runs,
+    sample, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
 use crate::files;
+use crate::init::{self, InitRequest, WrittenExperiment};
 use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
 use crate::record::{complain, say_error, to_stderr};
@@ -45,8 +46,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     };
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
-        let page = format!("error: this program has a second {twice}\n  do: {help}");
-        complain(&ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: this program has a second {twice}");
+        complain(&ErrorPage::new(ExitCode::Refused, page).help(help));
         return ended(ExitCode::Refused);
     }
     if let Err(wrong) = failpoint::check() {
@@ -57,7 +58,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     let code = match checked.and_then(|()| dispatch_caught(args, kinds)) {
         Ok(code) => code,
         Err(refusal) => {
-            if !is_said_by_another(refusal.code()) {
+            if !is_printed_by_another(refusal.code()) {
                 let is_terminal = io::stderr().is_terminal();
                 let page = refusal.drawn(is_terminal && rank_env::no_color().is_none());
                 last_words(&if is_terminal { fitted(&page, 80) } else { page.into_owned() });
@@ -75,21 +76,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     ended(code)
 }
 
-/// The program's end.
 fn ended(code: ExitCode) -> process::ExitCode {
     u8::from(code).into()
 }
 
-/// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher
-/// have one command line, and read the same files.
-fn is_said_by_another(code: ExitCode) -> bool {
+/// True if another rank of this machine prints the same refusal: the ranks of a launcher have one
+/// command line, and read the same files.
+fn is_printed_by_another(code: ExitCode) -> bool {
     let is_common =
         matches!(code, ExitCode::Ok | ExitCode::Refused | ExitCode::Data | ExitCode::Checkpoint);
     let role = rank_env::from_environment();
     is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
 }
 
-/// Whether a command line starts a run or a sweep, as far as can be seen before it is read.
+/// True if a command line starts a run or a sweep, as far as can be seen before it is parsed.
 fn begins_runs(line: &[OsString]) -> bool {
     let first = line.get(1).map(|word| word.to_string_lossy());
     let first = first.unwrap_or_default();
@@ -97,40 +97,38 @@ fn begins_runs(line: &[OsString]) -> bool {
     is_experiment || first.starts_with('-') || ["resume", "sweep", "try"].contains(&&*first)
 }
 
-/// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it
-/// would say nothing.
+/// Ignores SIGXFSZ: if a file may not grow (`ulimit -f`), the write that fails is reported instead.
 fn outlive_file_limits() {
     let ignored = Arc::new(AtomicBool::new(false));
     // Where this is refused, the signal ends the process, as it would have done.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
-/// As [`dispatch`]; a panic, which says by itself where it was, ends with a page as well. Ranks end
-/// with this process.
+/// Like [`dispatch`]; a panic, which reports by itself where it was, ends with a page as well. Ranks
+/// end with this process.
 fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     catch_unwind(AssertUnwindSafe(|| dispatch(args, kinds))).unwrap_or_else(|_| {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let words: Vec<String> = words.collect();
-        let page = format!(
-            "error: ddprun {} panicked (see above)\n  do: report this bug in ddprun where you got \
-             ddprun from, with these lines and the command `{}`",
-            env!("CARGO_PKG_VERSION"),
+        let page = format!("error: ddprun {} panicked (see above)", env!("CARGO_PKG_VERSION"));
+        Err(ErrorPage::new(ExitCode::Bug, page).help(format!(
+            "report this bug in ddprun where you got ddprun from, with these lines and the command \
+             `{}`",
             words.join(" ")
-        );
-        Err(ErrorPage::new(ExitCode::Bug, page))
+        )))
     })
 }
 
 fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     match args.verb {
         Some(Verb::Worker) => train::worker(kinds),
-        Some(Verb::Init(args)) => init::init(&args, kinds),
+        Some(Verb::Init(args)) => init(&args, kinds),
         Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
         Some(Verb::Try(run)) => try_run::try_run(&run, kinds),
-        Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
+        Some(Verb::Resume(resume)) => train::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
-        Some(Verb::Predict(asked)) => predict::predict(&asked, kinds),
-        Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
+        Some(Verb::Predict(args)) => predict::predict(&args, kinds),
+        Some(Verb::Sample(args)) => sample::sample(&args, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Ls(args)) => runs::ls(&args, kinds),
@@ -139,8 +137,8 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Tag(args)) => runs::tag(&args),
         Some(Verb::Rm(args)) => runs::rm(&args),
         Some(Verb::Report(report)) => inspect::report(&report, kinds),
-        Some(Verb::Serve(serve)) => serve::serve(&serve),
-        Some(Verb::Submit(args)) => submit::submit(&args, kinds),
+        Some(Verb::Serve(serve)) => inspect::serve(&serve),
+        Some(Verb::Submit(args)) => jobs::submit(&args, kinds),
         Some(Verb::Jobs(args)) => jobs::jobs(&args, kinds),
         Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
@@ -161,7 +159,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
 }
 
 fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> process::ExitCode {
-    if !(error.use_stderr() && is_said_by_another(ExitCode::Refused)) {
+    if !(error.use_stderr() && is_printed_by_another(ExitCode::Refused)) {
         if let Some(refusal) = usage::refuse_unknown_flag(error, line, kinds) {
             last_words(&refusal.page());
             say_error(&refusal);
@@ -174,6 +172,23 @@ fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> process:
         }
     }
     ended(if error.use_stderr() { ExitCode::Refused } else { ExitCode::Ok })
+}
+
+/// Writes an experiment. Prints its choices, and the commands that come next.
+fn init(args: &InitArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let request = InitRequest { target: args.target.as_deref(), task: args.task };
+    let WrittenExperiment { file, about } =
+        init::init(args.path.as_deref(), args.file.clone(), request, kinds)?;
+    answer(
+        "experiment",
+        || json!({ "file": file, "about": about }),
+        || {
+            let file = file.display();
+            format!(
+                "{file} {about}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n"
+            )
+        },
+    )
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<ExitCode, ErrorPage> {

@@ -1,10 +1,20 @@
-//! `ddprun x.toml`: a run from its start to its last words.
+//! `ddprun x.toml` and `ddprun resume`: a run from its start, or from its newest checkpoint, to its
+//! end.
 
-use crate::cli::args::Run;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::args::{ResumeArgs, Run, run_and_changes};
 use crate::cli::{node_args, sample};
+use crate::config::values;
 use crate::kinds::Kinds;
+use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Role};
-use crate::session::{self, Launched, Origin, load, new_or_relaunched, no_place};
+use crate::runs::{self, enter_run, find_range_test, find_sweep};
+use crate::session::{
+    self, Environment, Launched, MissingCheckpoints, Origin, OtherData, ResumedRun, RunRequest,
+    load, new_or_relaunched, no_place,
+};
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker;
 
@@ -17,11 +27,11 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let make = |origin: Origin<'_>| new_or_relaunched(&path, &changes, origin, kinds);
     // What is wrong with the experiment, the first rank says.
     let timeout = || Some(load(&path, &changes, kinds).ok()?.experiment.distributed.timeout.0);
-    report(session::launch(place, &role, make, &timeout, kinds)?, kinds)
+    conclude(session::launch(place, &role, make, &timeout, kinds)?, kinds)
 }
 
-/// Says how a run ended, and samples from one that generates text.
-pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+/// Prints how a run ended, and a sample of one that generates text.
+fn conclude(launched: Launched, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let (tokens, logs) = (launched.sample_tokens, launched.logs().to_owned());
     let code = session::conclude(launched)?;
     if let Some(tokens) = tokens
@@ -32,7 +42,7 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<ExitCode, Erro
     Ok(code)
 }
 
-/// What started this process.
+/// The role of this process, by its environment.
 pub(crate) fn role() -> Result<Role, ErrorPage> {
     launch::rank_env::from_environment().map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
 }
@@ -43,4 +53,66 @@ pub(crate) fn worker(kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let membership =
         launch::join(&role, || Err(session::Never)).map_err(|error| no_place(&error))?;
     Ok(worker::run(membership, None, kinds).code)
+}
+
+/// `ddprun resume [RUN] [key=value ...]`: continues a run. Changes that would alter what was already computed are refused by name.
+pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let (run, changes) = run_and_changes(&args.words);
+    run.map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
+    let mut role = role()?;
+    let mut launch = node_args::with_variables(&args.launch, &role)?;
+    // They are meant from here, and the run may be elsewhere.
+    launch.rendezvous.token_file = launch.rendezvous.token_file.take().map(absolute);
+    if let Role::Foreign(Foreign { rendezvous: Some(endpoint), .. }) = &mut role {
+        endpoint.token_file = absolute(std::mem::take(&mut endpoint.token_file));
+    }
+    // Each rank of a foreign launcher goes there; those that do not see the run are told of it by
+    // the first.
+    let entered = enter_run(run);
+    let timeout = entered.as_ref().ok().and_then(|found| stored_timeout(&found.run.logs, &changes));
+    let place = node_args::place(&launch)?;
+    let make = |origin: Origin<'_>| {
+        let description = entered?;
+        let other_data = args.accept_changed_data.then(|| "--accept-changed-data".to_owned());
+        let asked: Vec<String> = changes.iter().cloned().chain(other_data).collect();
+        session::refuse_changed_trial(&description.run, &asked)?;
+        let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
+        let prepared = session::resumed(&description, &changes, Environment::Read, origin, kinds)?;
+        let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
+        let gone = if args.from_scratch {
+            MissingCheckpoints::FromScratch
+        } else {
+            MissingCheckpoints::Refused
+        };
+        let strict = args.strict;
+        let resumed = ResumedRun { folders: description.run, data, gone, strict };
+        Ok(RunRequest::of(prepared, resumed))
+    };
+    conclude(session::launch(place, &role, make, &|| timeout, kinds)?, kinds)
+}
+
+/// `distributed.timeout` of a run with these changes, where it can be read.
+fn stored_timeout(run: &Path, changes: &[String]) -> Option<Duration> {
+    let config = runs::config(run).ok()?;
+    let stored = config.get("distributed")?.get("timeout")?.as_str()?;
+    let changed = changes.iter().rev().find_map(|word| word.strip_prefix("distributed.timeout="));
+    let timeout = toml::Value::from(changed.unwrap_or(stored).trim_matches('"'));
+    timeout.try_into::<values::Duration>().ok().map(|timeout| timeout.0)
+}
+
+/// Refuses sweeps and range tests: they continue with the command that started them.
+fn refuse_sweep(word: &Path) -> Result<(), ErrorPage> {
+    let (folder, what, or) = match (find_sweep(word), find_range_test(word)) {
+        (Some(folder), _) => (folder, "a sweep", ", or name one of its trials"),
+        (None, Some(folder)) => (folder, "a learning-rate range test", ""),
+        (None, None) => return Ok(()),
+    };
+    let page = format!("error: `{}` is {what}", folder.display());
+    Err(ErrorPage::new(ExitCode::Refused, page)
+        .help(format!("start it again with the `ddprun sweep` command that began it{or}")))
+}
+
+/// A relative path as it is meant here.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }

@@ -1,4 +1,4 @@
-//! A command line that is none: what was probably meant.
+//! Refusals of command lines that are not understood, with what was probably meant.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use crate::kinds::Kinds;
 use crate::session::refuse_other_files;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What a profile is here.
+/// The answer to users who look for a profiler.
 const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
 
-/// Verbs of other programs, and what does it here.
+/// Verbs of other programs, and the answer to each.
 const OTHER_VERBS: [(&[&str], &str); 15] = [
     (&["train", "run", "fit", "start"], "train with `ddprun EXPERIMENT.toml`"),
     (
@@ -55,14 +55,14 @@ const OTHER_VERBS: [(&[&str], &str); 15] = [
     (&["profile", "profiler", "bench", "benchmark"], TIMES),
 ];
 
-/// A command line that clap does not take, as it says it: what is wrong, and what to do.
+/// The error of clap as a page: what is wrong, and what to do.
 pub(crate) fn refused(error: &clap::Error) -> ErrorPage {
     let text = error.render().to_string();
     let mut parts = text.trim_end().split("\n\n");
     let what = parts.next().unwrap_or_default().to_owned();
     let rest: Vec<&str> = parts.map(str::trim).collect();
-    let help = if rest.is_empty() { String::new() } else { format!("\n  do: {}", rest.join("\n")) };
-    ErrorPage::new(ExitCode::Refused, what + &help)
+    let page = ErrorPage::new(ExitCode::Refused, what);
+    if rest.is_empty() { page } else { page.help(rest.join("\n")) }
 }
 
 /// Refuses an experiment that is no file, but a word where a verb would be.
@@ -72,11 +72,8 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), ErrorPage> {
     }
     let missing = run.experiment.as_deref().filter(|path| !path.exists()).and_then(Path::to_str);
     let Some(word) = missing.filter(|word| !word.contains(['.', '/', '='])) else { return Ok(()) };
-    let page = format!(
-        "error: `{word}` is neither a file nor a command\n  do: {}",
-        instead_of(word, &run.changes)
-    );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{word}` is neither a file nor a command");
+    Err(ErrorPage::new(ExitCode::Refused, page).help(instead_of(word, &run.changes)))
 }
 
 fn instead_of(word: &str, rest: &[String]) -> String {
@@ -129,7 +126,7 @@ pub(crate) fn refuse_urls(
     Ok(())
 }
 
-/// The key that was meant by a flag that is none: `--epochs 3` is `train.epochs=3`.
+/// Names the key that was meant by an unknown flag: `--epochs 3` is `train.epochs=3`.
 pub(crate) fn refuse_unknown_flag(
     error: &clap::Error,
     line: &[OsString],
@@ -140,20 +137,19 @@ pub(crate) fn refuse_unknown_flag(
         return None;
     }
     if let Some(help) = instead_of_flag(flag, line) {
-        let page = format!("error: `{flag}` is not a flag\n  do: {help}");
-        return Some(ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: `{flag}` is not a flag");
+        return Some(ErrorPage::new(ExitCode::Refused, page).help(help));
     }
     if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
     }
     let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
-    let page =
-        format!("error: `{flag}` is not a flag; write keys without dashes\n  do: write `{change}`");
-    Some(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{flag}` is not a flag; write keys without dashes");
+    Some(ErrorPage::new(ExitCode::Refused, page).help(format!("write `{change}`")))
 }
 
-/// What does here what `flag` does in other programs.
+/// The answer to a flag of other programs.
 fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
     let all = Args::command();
     let command = command_of(&all, line);
@@ -203,7 +199,7 @@ fn command_of<'a>(all: &'a Command, line: &[OsString]) -> &'a Command {
     line.get(1).and_then(|verb| all.find_subcommand(verb)).unwrap_or(all)
 }
 
-/// Whether the verb of this command line takes `key=value`.
+/// True if the verb of this command line takes `key=value`.
 fn takes_changes(line: &[OsString]) -> bool {
     let command = Args::command();
     let is_change = |name: &clap::builder::Str| name.contains("KEY=VALUE");
@@ -212,7 +208,7 @@ fn takes_changes(line: &[OsString]) -> bool {
         .any(|word| word.get_value_names().unwrap_or_default().iter().any(is_change))
 }
 
-/// What follows `flag`: `--epochs=3`, `--epochs 3`.
+/// The value of `flag`: `--epochs=3`, `--epochs 3`.
 fn value_of<'a>(flag: &str, line: &'a [OsString]) -> Option<&'a str> {
     let words: Vec<&str> = line.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let at = words.iter().position(|word| word.split('=').next() == Some(flag))?;

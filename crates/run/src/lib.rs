@@ -22,3 +22,6 @@ pub mod cluster;
 pub mod kinds;
 pub mod worker;
 pub mod session;
+pub mod export;
+pub mod jobs;
+pub mod doctor;

@@ -1,52 +1,24 @@
 //! `ddprun compare`: in what runs differ, and what that has changed.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::runs::table::{WIDTH, aligned, cut};
+use crate::cli::runs::table::{WIDTH, aligned};
 use crate::cli::runs_args::CompareArgs;
 use crate::cli::{answer, refuse_existing};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::Mode;
-use crate::record::text::{metric, shortened};
-use crate::record::{Environment, is_json, read_environment, to_stderr};
-use crate::report::overlay::{self, Overlay};
-use crate::report::{self, Unit};
-use crate::runs::{self, Error, Scalars, Summary};
+use crate::record::text::{cut, metric, shortened};
+use crate::record::{is_json, to_stderr};
+use crate::report;
+use crate::runs::{Comparison, LastAndBest, Rows, Summary, distinct_runs};
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// Name of the picture in the first run's folder.
 const PNG: &str = "compare.png";
 /// Columns of a value that is shown.
 const MAX_VALUE: usize = 24;
-/// Series of steps, which have no last or best value worth a line.
-const OF_STEPS: [&str; 4] = ["lr", "grad_norm", "loss_scale", "samples_per_second"];
-/// Epochs from which on curves go by epochs.
-const MIN_EPOCHS: u64 = 3;
-
-/// Runs whose names have room above a panel.
-const MAX_NAMED: usize = 3;
-
-/// A run and everything that is compared of it.
-struct Compared {
-    summary: Summary,
-    config: toml::Table,
-    environment: BTreeMap<String, String>,
-    scalars: Scalars,
-}
-
-/// A key or metric, and what each run has.
-type Rows<T> = Vec<(String, Vec<Option<T>>)>;
-
-/// Last and best value.
-#[derive(Clone, Copy)]
-struct Values {
-    last: f64,
-    best: Option<f64>,
-}
 
 /// `ddprun compare RUN RUN...`
 pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
@@ -54,52 +26,54 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, Err
         refuse_name(out)?;
         refuse_existing(out, args.overwrite)?;
     }
-    let folders = folders(&args.runs)?;
-    let runs = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>, _>>();
-    let runs = runs.map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
-    let settings = settings(&runs);
-    let environment = environment(&runs);
-    let metrics = metrics(&runs, kinds);
+    let folders = distinct_runs(&args.runs)?;
+    let compared = Comparison::read(&folders, &kinds.vocabulary());
+    let compared = compared.map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     let path = args.out.clone().unwrap_or_else(|| folders[0].join(PNG));
     let picture = match &args.out {
-        Some(asked) => drawn_as_asked(&runs, asked)?,
-        None => draw(&runs, &path).unwrap_or_else(|error| not_drawn(&error)),
+        Some(out) => draw_into(out, &compared)?,
+        None => compared.draw(&path).unwrap_or_else(|error| not_drawn(&error)),
     };
+    let curves: Option<PathBuf> = picture.then_some(path);
     if is_json() {
-        let values = |rows: &Rows<String>| -> Vec<Value> {
-            rows.iter().map(|(key, values)| json!({ "key": key, "values": values })).collect()
-        };
-        let measured = |values: &Option<Values>| {
-            values.map(|values| json!({ "last": values.last, "best": values.best }))
-        };
-        let metrics = metrics.iter().map(|(name, values)| {
-            json!({ "metric": name, "values": values.iter().map(measured).collect::<Vec<_>>() })
-        });
-        let whole = json!({
-            "runs": runs.iter().map(|run| &run.summary).collect::<Vec<_>>(),
-            "configuration": json_differences(&runs),
-            "metrics": metrics.collect::<Vec<_>>(),
-            "environment": values(&environment),
-            "curves": picture.then(|| path.to_string_lossy()),
-        });
-        return answer("comparison", || whole, String::new);
+        return answer("comparison", || object(&compared, curves.as_deref()), String::new);
     }
-    let text = || page(&runs, &settings, &metrics, &environment);
-    let code = answer("comparison", || Value::Null, text)?;
-    if picture {
+    let code = answer("comparison", || Value::Null, || page(&compared))?;
+    if let Some(path) = curves {
         to_stderr(&format!("curves: {}", path.display()));
     }
     Ok(code)
 }
 
-/// The picture that was asked for, in a folder that is made for it; whether there was anything.
-fn drawn_as_asked(runs: &[Compared], path: &Path) -> Result<bool, ErrorPage> {
+fn object(compared: &Comparison, curves: Option<&Path>) -> Value {
+    let configuration = compared.configuration.iter();
+    let configuration =
+        configuration.map(|it| json!({ "key": it.key, "values": it.values })).collect::<Vec<_>>();
+    let measured = |values: &Option<LastAndBest>| {
+        values.map(|values| json!({ "last": values.last, "best": values.best }))
+    };
+    let metrics = compared.metrics.iter().map(|(name, values)| {
+        json!({ "metric": name, "values": values.iter().map(measured).collect::<Vec<_>>() })
+    });
+    let environment = compared.environment.iter();
+    let environment = environment.map(|(key, values)| json!({ "key": key, "values": values }));
+    json!({
+        "runs": compared.runs.iter().map(|run| &run.summary).collect::<Vec<_>>(),
+        "configuration": configuration,
+        "metrics": metrics.collect::<Vec<_>>(),
+        "environment": environment.collect::<Vec<_>>(),
+        "curves": curves.map(Path::to_string_lossy),
+    })
+}
+
+/// Draws the picture into a folder that is made for it. Returns false if there is nothing to draw.
+fn draw_into(path: &Path, compared: &Comparison) -> Result<bool, ErrorPage> {
     let made = files::create_parent(path).map_err(report::Error::from);
-    let drawn = made.and_then(|()| draw(runs, path));
+    let drawn = made.and_then(|()| compared.draw(path));
     drawn.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))
 }
 
-/// Says why there is no picture beside the tables, which do not need it.
+/// Warns that there is no picture beside the tables, which do not need it.
 fn not_drawn(error: &report::Error) -> bool {
     let why = with_causes(error);
     to_stderr(&format!(
@@ -109,148 +83,41 @@ fn not_drawn(error: &report::Error) -> bool {
     false
 }
 
-/// Refuses a picture whose name says another form.
+/// Refuses a picture whose name says another format.
 fn refuse_name(path: &Path) -> Result<(), ErrorPage> {
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png")) {
         return Ok(());
     }
     let meant = path.with_extension("png");
-    let page = format!(
-        "error: `{}` would hold a PNG picture\n  do: write `{}`",
-        path.display(),
-        meant.display()
-    );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{}` would hold a PNG picture", path.display());
+    Err(ErrorPage::new(ExitCode::Refused, page).help(format!("write `{}`", meant.display())))
 }
 
-/// The runs that are meant, each once.
-fn folders(words: &[String]) -> Result<Vec<PathBuf>, ErrorPage> {
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for word in words {
-        let folder = runs::best_run(Some(word))?;
-        if folders.contains(&folder) {
-            let page = format!(
-                "error: `{word}` names `{}`, which is compared already\n  \
-                 do: name another run; `ddprun ls` lists them",
-                folder.display()
-            );
-            return Err(ErrorPage::new(ExitCode::Refused, page));
-        }
-        folders.push(folder);
-    }
-    Ok(folders)
-}
-
-fn read(folder: &Path) -> Result<Compared, Error> {
-    let environment = read_environment(folder)?.pop();
-    Ok(Compared {
-        summary: runs::summary(folder)?,
-        config: runs::config(folder)?,
-        environment: environment.map(of_machine).unwrap_or_default(),
-        scalars: Scalars::read(folder)?,
-    })
-}
-
-/// What a result can depend on beside the experiment.
-fn of_machine(start: Environment) -> BTreeMap<String, String> {
-    let own = ["time", "command_line", "folder"];
-    let Ok(Value::Object(fields)) = serde_json::to_value(start) else { return BTreeMap::new() };
-    let known =
-        fields.into_iter().filter(|(key, value)| !own.contains(&&**key) && !value.is_null());
-    known.map(|(key, value)| (key, word(&value))).collect()
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Keys of the experiments whose values differ.
-fn settings(runs: &[Compared]) -> Rows<String> {
-    let shown = |value: toml::Value| match value {
-        toml::Value::String(text) => text,
+/// Rows of the settings that differ, as text.
+fn settings(compared: &Comparison) -> Rows<String> {
+    let shown = |value: &toml::Value| match value {
+        toml::Value::String(text) => text.clone(),
         toml::Value::Float(number) => format!("{number:?}"),
         other => other.to_string(),
     };
-    let found = runs::differences(&configs(runs)).into_iter();
-    found.map(|it| (it.key, it.values.into_iter().map(|it| it.map(shown)).collect())).collect()
+    let rows = compared.configuration.iter().map(|difference| {
+        let values = difference.values.iter().map(|value| value.as_ref().map(shown));
+        (difference.key.clone(), values.collect())
+    });
+    rows.collect()
 }
 
-/// Tags say what the user thinks of a run, and are told with it.
-fn configs(runs: &[Compared]) -> Vec<toml::Table> {
-    let mut configs: Vec<toml::Table> = runs.iter().map(|run| run.config.clone()).collect();
-    for config in &mut configs {
-        if let Some(toml::Value::Table(identity)) = config.get_mut("experiment") {
-            identity.remove("tags");
-        }
-    }
-    configs
-}
-
-fn json_differences(runs: &[Compared]) -> Vec<Value> {
-    let found = runs::differences(&configs(runs)).into_iter();
-    found.map(|it| json!({ "key": it.key, "values": it.values })).collect()
-}
-
-/// What differs of the machines and programs, the number and kind of ranks first.
-fn environment(runs: &[Compared]) -> Rows<String> {
-    let ranks = |run: &Compared| Some(run.summary.devices.len().to_string());
-    let devices = |run: &Compared| {
-        let kinds: BTreeSet<&str> = run.summary.devices.iter().map(String::as_str).collect();
-        Some(kinds.into_iter().collect::<Vec<_>>().join(", "))
-    };
-    let mut rows: Rows<String> = vec![
-        ("ranks".to_owned(), runs.iter().map(ranks).collect()),
-        ("device".to_owned(), runs.iter().map(devices).collect()),
-    ];
-    let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.environment.keys()).collect();
-    rows.extend(keys.into_iter().map(|key| {
-        (key.clone(), runs.iter().map(|run| run.environment.get(key).cloned()).collect())
-    }));
-    rows.retain(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]));
-    rows
-}
-
-/// Every metric of evaluations and epochs: its last value, and its best if that has a meaning.
-fn metrics(runs: &[Compared], kinds: &Kinds) -> Rows<Values> {
-    let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.scalars.series.keys()).collect();
-    let is_compared = |name: &&&String| {
-        let by_epoch = names.iter().any(|other| ***other == format!("{name}_epoch"));
-        !OF_STEPS.contains(&name.as_str()) && !by_epoch
-    };
-    let names: Vec<&String> = names.iter().filter(is_compared).copied().collect();
-    let vocabulary = kinds.vocabulary();
-    let row = |name: &String| {
-        let of = |run: &Compared| {
-            let points = run.scalars.series.get(name)?;
-            let mode = vocabulary.mode_of(name.trim_end_matches("_epoch"));
-            let values = points.iter().map(|point| point.value).filter(|value| value.is_finite());
-            let best = match mode {
-                Some(Mode::Min) => values.min_by(f64::total_cmp),
-                Some(Mode::Max) => values.max_by(f64::total_cmp),
-                None => None,
-            };
-            Some(Values { last: points.last()?.value, best })
-        };
-        (name.clone(), runs.iter().map(of).collect())
-    };
-    names.into_iter().map(row).collect()
-}
-
-fn page(
-    runs: &[Compared],
-    settings: &Rows<String>,
-    metrics: &Rows<Values>,
-    environment: &Rows<String>,
-) -> String {
+fn page(compared: &Comparison) -> String {
+    let Comparison { runs, metrics, environment, .. } = compared;
     let mut rows = vec![["", "run", "name", "state", "tags"].map(str::to_owned).to_vec()];
-    rows.extend(runs.iter().enumerate().map(|(at, Compared { summary, .. })| {
-        let Summary { id, name, state, tags, .. } = summary;
+    rows.extend(runs.iter().enumerate().map(|(at, run)| {
+        let Summary { id, name, state, tags, .. } = &run.summary;
         let state = state.word().to_owned();
         vec![(at + 1).to_string(), id.clone(), cut(name, 20), state, cut(&tags.join(", "), 20)]
     }));
     let numbers: Vec<String> = (1..=runs.len()).map(|at| at.to_string()).collect();
     let mut text = aligned(&rows, 5);
-    text += &section("settings that differ", settings, &numbers);
+    text += &section("settings that differ", &settings(compared), &numbers);
     let heads: Vec<String> =
         numbers.iter().flat_map(|run| [format!("{run} last"), format!("{run} best")]).collect();
     let measured = metrics.iter().map(|(name, values)| {
@@ -311,44 +178,6 @@ fn side_by_side(mut table: Vec<Vec<String>>) -> String {
         text += &format!("{}\n{}\n", shortened(&row[0], WIDTH), cells.collect::<String>());
     }
     text
-}
-
-/// Draws the loss, and what the first run monitors or its accuracy; whether there was anything.
-fn draw(runs: &[Compared], path: &Path) -> Result<bool, report::Error> {
-    let has = |name: &str| runs.iter().any(|run| run.scalars.series.contains_key(name));
-    let losses = ["val/loss", "train/loss"].into_iter().find(|name| has(name));
-    let monitor = runs[0].summary.monitor.as_deref();
-    let others = monitor.into_iter().chain(["val/accuracy", "train/accuracy"]);
-    let second = others.into_iter().find(|name| has(name) && Some(*name) != losses);
-    let names: Vec<&str> = losses.into_iter().chain(second).collect();
-    if names.is_empty() {
-        return Ok(false);
-    }
-    let by_epoch = runs.iter().all(|run| {
-        let scalars = &run.scalars;
-        scalars.steps_per_epoch > 0 && run.summary.step >= MIN_EPOCHS * scalars.steps_per_epoch
-    });
-    let unit = if by_epoch { Unit::Epoch } else { Unit::Step };
-    let overlay = |name: &&str| Overlay {
-        metric: (*name).to_owned(),
-        unit,
-        lines: (0..runs.len()).map(|at| line(at, runs, name, unit)).collect(),
-    };
-    let overlays: Vec<Overlay> = names.iter().map(overlay).collect();
-    let ids: Vec<&str> = runs.iter().map(|run| run.summary.id.as_str()).collect();
-    overlay::write(&overlays, &cut(&ids.join(" · "), 90), path)?;
-    Ok(true)
-}
-
-/// A run's points under its number, and its name where there is room for all of them.
-fn line(at: usize, runs: &[Compared], name: &str, unit: Unit) -> (String, Vec<(f64, f64)>) {
-    let run = &runs[at];
-    let words = format!("{} {}", at + 1, cut(&run.summary.name, 12));
-    let legend = if runs.len() > MAX_NAMED { (at + 1).to_string() } else { words };
-    let per_epoch = if unit == Unit::Epoch { run.scalars.steps_per_epoch } else { 1 };
-    let points = run.scalars.series.get(name).into_iter().flatten();
-    let points = points.map(|point| (point.step as f64 / per_epoch as f64, point.value));
-    (legend, points.collect())
 }
 
 #[cfg(test)]

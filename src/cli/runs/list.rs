@@ -1,6 +1,5 @@
 //! `ddprun ls`: the runs and sweeps of a folder, and how they stand.
 
-use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use console::Term;
@@ -8,14 +7,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::answers;
-use crate::cli::runs::remove::leftovers;
-use crate::cli::runs::table::{WIDTH, aligned_to, cut};
+use crate::cli::runs::table::{WIDTH, aligned_to};
 use crate::cli::runs_args::LsArgs;
 use crate::kinds::Kinds;
-use crate::plan::Mode;
-use crate::record::text::{duration, metric, wrapped};
+use crate::record::text::{cut, duration, escape, metric, wrapped};
 use crate::record::{is_json, to_stderr};
-use crate::runs::{self, FolderScan, LOGS, Listing, RUN, State, Summary, SweepSummary};
+use crate::runs::{self, FolderScan, LOGS, Listing, RUN, State, Summary, SweepSummary, leftovers};
 use crate::sweep;
 use crate::terminal::shell_word;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -40,7 +37,7 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     listing.runs.retain(|run| is_wanted(args, run.state, &run.tags));
     listing.sweeps.retain(|sweep| is_wanted(args, sweep.state, &[]));
     if args.sort != "start" {
-        sort_by_metric(&mut listing, &args.sort, kinds)?;
+        listing.sort_by_metric(&args.sort, &kinds.vocabulary())?;
     }
     if is_json() {
         return answers(|| objects(&listing), String::new);
@@ -95,49 +92,13 @@ fn no_run(folder: &Path) -> ErrorPage {
     };
     let may_be_new = folder.is_dir() || folder == Path::new(LOGS);
     let what = if may_be_new { "run under" } else { "run or folder" };
-    let page = format!("error: there is no {what} `{}`\n  do: {help}", folder.display());
-    ErrorPage::new(ExitCode::Refused, page)
+    let page = format!("error: there is no {what} `{}`", folder.display());
+    ErrorPage::new(ExitCode::Refused, page).help(help)
 }
 
 fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
     let is_state = args.states.is_empty() || args.states.iter().any(|word| word == state.word());
     is_state && args.tags.iter().all(|tag| tags.contains(tag))
-}
-
-/// The best first; runs without the metric at the end.
-fn sort_by_metric(listing: &mut Listing, name: &str, kinds: &Kinds) -> Result<(), ErrorPage> {
-    let measured = || listing.runs.iter().flat_map(|run| run.metrics.keys().map(String::as_str));
-    if !measured().any(|known| known == name) && !listing.runs.is_empty() {
-        let mut known: Vec<&str> = measured().collect();
-        known.sort_unstable();
-        known.dedup();
-        let page = format!(
-            "error: no run has measured `{name}`\n  do: sort by `start` or one of `{}`",
-            known.join("`, `")
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page));
-    }
-    let monitored = listing.runs.iter().find(|run| run.monitor.as_deref() == Some(name));
-    let mode = monitored.and_then(|run| run.mode).or_else(|| kinds.vocabulary().mode_of(name));
-    let sign = if mode == Some(Mode::Max) { -1.0 } else { 1.0 };
-    let order = |a: &Summary, b: &Summary| match (value(a, name), value(b, name)) {
-        (Some(a), Some(b)) => (sign * a).total_cmp(&(sign * b)),
-        (a, b) => {
-            if a.is_some() {
-                Ordering::Less
-            } else {
-                b.map_or(Ordering::Equal, |_| Ordering::Greater)
-            }
-        }
-    };
-    listing.runs.sort_by(order);
-    Ok(())
-}
-
-/// The best value of the metric that a run monitors, the last one of another.
-fn value(run: &Summary, name: &str) -> Option<f64> {
-    let best = run.best.filter(|_| run.monitor.as_deref() == Some(name)).map(|best| best.value);
-    best.or_else(|| run.metrics.get(name).copied()).filter(|value| value.is_finite())
 }
 
 /// For programs: an object for each run, each sweep, and what cannot be read.
@@ -199,7 +160,7 @@ fn shared_metric<'a>(runs: &'a [Summary], sorted: Option<&'a str>) -> Option<&'a
 
 fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
     let best = match (shared, &run.monitor, run.best) {
-        (Some(name), ..) => value(run, name).map(|value| metric(name, value)),
+        (Some(name), ..) => run.value(name).map(|value| metric(name, value)),
         (None, Some(name), Some(best)) => Some(format!("{name} {}", metric(name, best.value))),
         _ => None,
     };
@@ -246,7 +207,7 @@ fn below(run: &Summary) -> String {
         State::Stopped | State::Killed | State::Pruned => None,
     };
     let part = |text: String| {
-        let text = crate::record::text::escape(&text.replace('\n', " ")).into_owned();
+        let text = escape(&text.replace('\n', " ")).into_owned();
         format!("  {}\n", wrapped(&text, WIDTH - 2, 4))
     };
     [tags, reason].into_iter().flatten().map(part).collect()

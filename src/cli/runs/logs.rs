@@ -1,4 +1,4 @@
-//! `ddprun logs`: what a rank has said, and says.
+//! `ddprun logs`: the log of a rank, which may still grow.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<ExitCode, ErrorPage> {
     Ok(ExitCode::Ok)
 }
 
-/// Prints what is new; whether there is still a reader.
+/// Prints new lines. Returns false if nobody reads stdout any more.
 pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, ErrorPage> {
     let News { is_anew, lines } = news.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     if is_anew {
@@ -57,13 +57,13 @@ pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, ErrorPage>
     print_lines(&lines)
 }
 
-/// Prints lines of a log; whether there is still a reader.
+/// Prints lines of a log. Returns false if nobody reads stdout any more.
 pub(crate) fn print_lines(lines: &str) -> Result<bool, ErrorPage> {
     let objects = || lines.lines().map(|line| ("log", json!({ "line": line }))).collect();
     output::answer_to_reader(objects, || lines.to_owned())
 }
 
-/// Becomes true at Ctrl-C.
+/// A flag that becomes true at Ctrl-C.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, ErrorPage> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -75,7 +75,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, ErrorPage> {
     Ok(stop)
 }
 
-/// How the run stands, after the last line of its log.
+/// The state of the run, for after the last line of its log.
 fn ending(run: &Summary) -> String {
     let Summary { id, state, reason, step, .. } = run;
     let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -94,7 +94,6 @@ fn no_log(folder: &Path, rank: u32) -> ErrorPage {
     } else {
         format!("choose a rank with a log here: {}", ranks.join(", "))
     };
-    let page =
-        format!("error: there is no log of rank {rank} in `{}`\n  do: {help}", folder.display());
-    ErrorPage::new(ExitCode::Refused, page)
+    let page = format!("error: there is no log of rank {rank} in `{}`", folder.display());
+    ErrorPage::new(ExitCode::Refused, page).help(help)
 }

@@ -4,7 +4,7 @@ use crate::record::text::escape;
 
 /// Columns of a terminal that everybody has.
 pub(crate) const WIDTH: usize = 80;
-/// What stands between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
 /// The rows side by side: the first `names` columns begin below each other, the others end so.
@@ -13,7 +13,7 @@ pub(crate) fn aligned(rows: &[Vec<String>], names: usize) -> String {
     aligned_to(rows, names, WIDTH)
 }
 
-/// As [`aligned`], in lines of at most `most` columns.
+/// Like [`aligned`], in lines of at most `most` columns.
 pub(crate) fn aligned_to(rows: &[Vec<String>], names: usize, most: usize) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
@@ -57,14 +57,6 @@ fn shown(cell: &str) -> String {
     escape(&cell.replace('\n', " ")).into_owned()
 }
 
-/// A word of at most `width` columns; of a longer one the end is missing.
-pub(crate) fn cut(word: &str, width: usize) -> String {
-    if word.chars().count() <= width {
-        return word.to_owned();
-    }
-    word.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,10 +80,5 @@ mod tests {
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert_eq!(text.lines().filter(|line| line.starts_with("key")).count(), 2);
-    }
-
-    #[test]
-    fn a_long_word_loses_its_end() {
-        assert_eq!((cut("resnet", 6), cut("resnet", 5)), ("resnet".into(), "resn…".into()));
     }
 }

@@ -44,6 +44,14 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
+/// A word cut at its end to at most `width` columns.
+pub fn cut(word: &str, width: usize) -> String {
+    if word.chars().count() <= width {
+        return word.to_owned();
+    }
+    word.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Samples per second.
 pub(crate) fn rate(samples_per_second: f64) -> String {
     let decimals = usize::from(samples_per_second < 100.0);
@@ -101,6 +109,11 @@ mod tests {
     fn losses_are_never_shown_as_zero_that_are_not() {
         let shown = [2.312_345, 0.0, 0.001, 4.2e-5, 1e9, f64::NAN].map(loss);
         assert_eq!(shown, ["2.3123", "0.0000", "0.0010", "4.200e-5", "1.000e9", "NaN"]);
+    }
+
+    #[test]
+    fn a_long_word_loses_its_end() {
+        assert_eq!((cut("resnet", 6), cut("resnet", 5)), ("resnet".into(), "resn…".into()));
     }
 
     #[test]

@@ -25,6 +25,9 @@ mod scalars;
 mod summary;
 mod sweeps;
 mod tags;
+mod words;
+mod remove;
+mod compare;
 mod stored;
 mod checkpoint_ref;
 
@@ -34,9 +37,11 @@ pub use checkpoint_ref::{
     CheckpointRef, ChosenCheckpoint, LINK_TO_LOGS, RUN, choose_checkpoint, has_checkpoint,
     link_logs, nearest, open, run_of, say_passed_over, split,
 };
+pub use compare::{ComparedRun, Comparison, LastAndBest, Rows, distinct_runs};
 pub use config::{Difference, config, differences, leaves};
 pub(crate) use list::in_words;
 pub use list::{FolderScan, Listing, Unreadable, find, list, other_runs, trials};
+pub use remove::{Removal, leftovers};
 pub use run_ref::{
     LOGS, best_run, best_trial, enter_best_run, enter_run, find_range_test, find_run,
     find_run_that, find_sweep, is_experiment, is_name, named_run, nearest_run, nearest_sweep,
@@ -50,6 +55,7 @@ pub use stored::{
 pub use summary::{Best, State, Summary, summary, summary_of};
 pub use sweeps::{SweepSummary, sweep_summary};
 pub use tags::{NAME as TAGS, Retagged, retag, tags};
+pub use words::{named_checkpoints, or_checkpoint, split_inputs};
 
 use crate::checkpoint;
 use crate::files;

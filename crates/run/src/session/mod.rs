@@ -21,7 +21,14 @@ mod relaunch;
 mod supervise;
 mod nodes;
 mod start;
+mod sweep_start;
+mod sweep_weights;
+mod trial_runner;
+mod evaluation;
+mod costs;
 
+pub use costs::costs;
+pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 pub use experiment::{
     ALONE, Origin, Prepared, check_weights, complete, generate, gpus, load, measure, planned,
     prepare, refuse_sweep, source_of, targets, vocabulary, written,
@@ -38,3 +45,6 @@ pub use run_folder::{
 };
 pub use start::{Never, launch, new_or_relaunched};
 pub use supervise::{Launched, clear, conclude, draw, program};
+pub(crate) use sweep_start::shared_sweep;
+pub use sweep_start::{load_sweep, number_sweep, one_run};
+pub use trial_runner::{TrialRunner, VISIBLE_GPUS};

@@ -1,26 +1,26 @@
-//! How fast the machines of `ddprun doctor` exchange gradients: by the collective that trains.
+//! Speed of gradient exchange between machines, measured with the collective that trains.
 
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Elements, Error};
 
-/// Bytes of a small bucket, whose time is that of the way.
-pub(crate) const SMALL_BYTES: usize = 4 << 10;
+/// Bytes of a small bucket, whose time is the latency.
+pub const SMALL_BYTES: usize = 4 << 10;
 /// Bytes of a bucket of gradients.
-pub(crate) const BUCKET_BYTES: usize = 25 << 20;
+pub const BUCKET_BYTES: usize = 25 << 20;
 /// All-reduces of small buckets in a row.
 const SMALL_CALLS: u32 = 50;
-/// Rows of calls of which the fastest counts.
-const ROWS: u32 = 3;
+/// Repetitions of a measurement, of which the fastest counts.
+const REPETITIONS: u32 = 3;
 
-/// What was measured; all machines make the same calls.
-pub(crate) struct Links {
+/// Measured times and rates; all machines make the same calls.
+pub struct Links {
     /// One all-reduce of [`SMALL_BYTES`].
-    pub(crate) small: Duration,
+    pub small: Duration,
     /// One all-reduce of [`BUCKET_BYTES`].
-    pub(crate) bucket: Duration,
-    /// Bytes a second that each machine receives, while all others send to it alone.
-    pub(crate) into: Vec<f64>,
+    pub bucket: Duration,
+    /// Bytes per second that each machine receives while all others send to it alone.
+    pub into: Vec<f64>,
 }
 
 impl Links {
@@ -29,7 +29,7 @@ impl Links {
     /// # Errors
     ///
     /// A machine does not answer within the group's deadline, or is gone.
-    pub(crate) fn measure(group: &dyn Collective) -> Result<Self, Error> {
+    pub fn measure(group: &dyn Collective) -> Result<Self, Error> {
         let lengths = [SMALL_BYTES / size_of::<f32>(), BUCKET_BYTES / size_of::<f32>()];
         let mut segments = group.segments(&lengths)?;
         let [small, bucket] = segments.as_mut_slice() else { return Err(no_segments()) };
@@ -49,8 +49,8 @@ impl Links {
         Ok(Self { small, bucket: time, into })
     }
 
-    /// The machine that slows the others down, and how.
-    pub(crate) fn slow(&self) -> Option<(usize, String)> {
+    /// The machine that slows the others down, and in what way.
+    pub fn slow(&self) -> Option<(usize, String)> {
         let best = self.into.iter().copied().fold(0.0, f64::max);
         let (slow, fast): (Vec<usize>, Vec<usize>) =
             (0..self.into.len()).partition(|&machine| self.into[machine] < best / 2.0);
@@ -71,12 +71,12 @@ impl Links {
 }
 
 /// "812 MB/s"
-pub(crate) fn speed(bytes_per_second: f64) -> String {
+pub fn speed(bytes_per_second: f64) -> String {
     format!("{:.0} MB/s", bytes_per_second / 1e6)
 }
 
-/// The mean time of `calls` calls in a row, after one that is not counted; the shortest of some
-/// such rows, because machines do other things too.
+/// Mean time of `calls` calls in a row, after one that is not counted: the shortest of
+/// [`REPETITIONS`], because machines do other things too.
 fn time_of(
     group: &dyn Collective,
     calls: u32,
@@ -84,7 +84,7 @@ fn time_of(
 ) -> Result<Duration, Error> {
     call()?;
     let mut shortest = Duration::MAX;
-    for _ in 0..ROWS {
+    for _ in 0..REPETITIONS {
         group.barrier()?;
         let began = Instant::now();
         for _ in 0..calls {

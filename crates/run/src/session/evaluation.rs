@@ -1,40 +1,124 @@
-//! `ddprun eval RUN key=value`: the plan of a run on other data, or computed in another way.
+//! The plan of an evaluation: of a run, on its own or on other data or computed in another way, or of
+//! given weights.
 //!
-//! What the run found out about its data (means, categories, classes) stays what it was; data with
-//! other classes or shapes are refused.
+//! Facts that the run found out about its data (means, categories, classes) stay as they were; data
+//! with other classes or shapes are refused.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::config::kind::Kind;
 use crate::config::schema::{Data, PrecisionChoice};
 use crate::config::{self, Loaded, Problem, Problems, changed_keys, no_use_in_evaluations};
-use crate::data::Fingerprint;
+use crate::data::transform::CenterCrop;
+use crate::data::{self, Fingerprint};
 use crate::kinds::Kinds;
-use crate::plan::{Plan, TargetColumn};
-use crate::record::to_stderr;
+use crate::plan::{Plan, TargetColumn, TestTimeAugmentation};
+use crate::record::{DATA, newest_of, to_stderr};
 use crate::runs::StoredRun;
-use crate::session::{ALONE, Prepared, another_model, generate, stored_experiment, vocabulary};
+use crate::session::{
+    ALONE, Prepared, another_model, generate, prepare, source_of, stored_experiment, vocabulary,
+};
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What is changed of an evaluation.
-pub(crate) struct Asked {
+/// Changes of an evaluation.
+pub struct EvaluationChanges {
     /// `key=value`
-    pub(crate) changes: Vec<String>,
-    /// Whether images are drawn by the transforms to train with.
-    pub(crate) draws: bool,
-    /// Where relative paths in the changes begin.
-    pub(crate) here: PathBuf,
+    pub changes: Vec<String>,
+    /// Test-time augmentation.
+    pub tta: Option<TestTimeAugmentation>,
+    /// The folder in which relative paths in the changes begin.
+    pub here: PathBuf,
 }
 
-/// The plan of the run, changed.
+/// The plan to evaluate a run with. Warns if its data have changed.
 ///
 /// # Errors
 ///
-/// A key does not matter here, the data cannot be used, or they do not fit the model.
-pub(crate) fn changed(
+/// A key has no effect on evaluations, the data cannot be used, or they do not fit the model.
+pub fn evaluation_of_run(
     description: &StoredRun,
-    asked: &Asked,
+    asked: &EvaluationChanges,
+    kinds: &Kinds,
+) -> Result<Plan, ErrorPage> {
+    let mut plan = if asked.changes.is_empty() {
+        description.plan.clone()
+    } else {
+        changed(description, asked, kinds)?
+    };
+    augment(asked.tta, &mut plan)?;
+    plan.data.notes.iter().for_each(|note| to_stderr(&format!("warning: {note}")));
+    warn_of_other_data(description, &plan, kinds)?;
+    Ok(plan)
+}
+
+/// The plan to evaluate the model of an experiment with these weights, all of which must fit. Nothing
+/// is left behind but data that the experiment wants generated.
+pub fn evaluation_of_weights(
+    weights: &Path,
+    experiment: &Path,
+    changes: Vec<String>,
+    tta: Option<TestTimeAugmentation>,
+    kinds: &Kinds,
+) -> Result<Plan, ErrorPage> {
+    let weights = toml::Value::from(weights.to_string_lossy().into_owned());
+    let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
+    let changes: Vec<String> = changes.into_iter().chain(ours).collect();
+    let prepared = prepare(experiment, &changes, ALONE, kinds)?;
+    generate(&prepared)?;
+    // Averages are made in training.
+    let mut plan = Plan { ema: None, swa: None, lookahead: None, ..prepared.plan };
+    augment(tta, &mut plan)?;
+    Ok(plan)
+}
+
+/// Averages the predictions as the command line asks.
+fn augment(tta: Option<TestTimeAugmentation>, plan: &mut Plan) -> Result<(), ErrorPage> {
+    let Some(how) = tta else { return Ok(()) };
+    let source = &plan.data.source;
+    if !source.holds_images() {
+        let (name, words) = (&source.kind.name, source.modality.words());
+        let page = format!("error: `--tta {how}` is for images, but `{name}` holds {words}");
+        return Err(ErrorPage::new(ExitCode::Refused, page));
+    }
+    let has_crop = plan.data.val_transforms.iter().any(|choice| choice.name == CenterCrop::NAME);
+    if how.crops() && !has_crop {
+        let page = format!(
+            "error: `--tta {how}` needs a `center_crop` in `data.transforms.val`, in whose place it \
+             crops"
+        );
+        return Err(
+            ErrorPage::new(ExitCode::Refused, page).help("use `--tta hflip`, which needs none")
+        );
+    }
+    plan.test_time_augmentation = Some(how);
+    Ok(())
+}
+
+/// Warns if the run's data have changed since it was trained: other samples may validate now, even
+/// some that it was trained on.
+fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), ErrorPage> {
+    if trained.plan.data.source != plan.data.source {
+        return Ok(());
+    }
+    let (kept, source) = (newest_of(&trained.run.logs, DATA), source_of(plan, kinds)?);
+    let compared = Fingerprint::refuse_other_files(&kept, source.as_ref(), &plan.data.source);
+    // Files that cannot be read are told by the evaluation.
+    if let Err(data::Error::Changed { differences }) = compared {
+        to_stderr(&format!(
+            "warning: the data have changed since the run was trained, so its validation samples \
+             may include ones that it was trained on:\n  {}",
+            differences.join("\n  ")
+        ));
+    }
+    Ok(())
+}
+
+/// The plan of the run, changed.
+fn changed(
+    description: &StoredRun,
+    asked: &EvaluationChanges,
     kinds: &Kinds,
 ) -> Result<Plan, ErrorPage> {
     let (path, text) = stored_experiment(&description.run)?;
@@ -64,8 +148,8 @@ pub(crate) fn changed(
     Ok(prepared.plan)
 }
 
-/// What goes with changes that name a part to validate or to test on: nothing of the training
-/// samples takes its place any more.
+/// Further changes that follow from changes that name a part to validate or to test on: no training
+/// samples are held out for it any more.
 fn no_longer_held_out(changes: &[String], before: &Data) -> Vec<String> {
     let is_named = |part: &str| {
         let rest = |change: &String| {
@@ -102,15 +186,16 @@ fn no_longer_held_out(changes: &[String], before: &Data) -> Vec<String> {
     all
 }
 
-/// All keys that do not matter, each with the reason.
-fn refuse(now: &Loaded, asked: &Asked) -> Result<(), Problems> {
+/// Refuses all keys that have no effect, each with the reason.
+fn refuse(now: &Loaded, asked: &EvaluationChanges) -> Result<(), Problems> {
+    let draws = matches!(asked.tta, Some(TestTimeAugmentation::Draws(_)));
     let problems: Vec<Problem> = asked
         .changes
         .iter()
         .filter_map(|change| {
             let key = key(change);
             let why = no_use_in_evaluations(key)
-                .filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
+                .filter(|_| !(draws && is_in("data.transforms.train", key)))?;
             let what = format!("has no effect on an evaluation: {why}");
             Some(now.problem(key, what).help("omit it"))
         })
@@ -123,7 +208,7 @@ fn key(change: &str) -> &str {
     change.split('=').next().unwrap_or_default().trim_start_matches(['~', '+']).trim()
 }
 
-/// Whether `key` is `table` or in it.
+/// True if `key` is `table` or in it.
 fn is_in(table: &str, key: &str) -> bool {
     key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
@@ -152,15 +237,14 @@ fn fits(description: &StoredRun, now: &Plan) -> Result<(), ErrorPage> {
         .or_else(other_classes)
         .or_else(|| other_targets(&now.data.target_columns, &then.data.target_columns));
     let Some(why) = why else { return Ok(()) };
-    let page = format!(
-        "error: these data do not fit the model of the run\n  why: {why}\n  do: evaluate on data \
-         with the classes, columns and shapes that it was trained on"
-    );
-    Err(ErrorPage::new(ExitCode::Data, page))
+    let page = format!("error: these data do not fit the model of the run\n  why: {why}");
+    Err(ErrorPage::new(ExitCode::Data, page)
+        .help("evaluate on data with the classes, columns and shapes that it was trained on"))
 }
 
-/// That columns to predict, or series, are others or in another order: each has a place among the
-/// outputs, and a mean and a deviation of its own. Runs of before their names were kept have none.
+/// Describes columns to predict, or series, that are others or in another order: each has a place
+/// among the outputs, and a mean and a deviation of its own. Runs from before their names were stored
+/// have none.
 fn other_targets(now: &[TargetColumn], then: &[TargetColumn]) -> Option<String> {
     let names = |columns: &[TargetColumn]| -> Vec<String> {
         columns.iter().map(|column| format!("`{}`", column.name)).collect()

@@ -1,4 +1,4 @@
-//! `ddprun rm`: removes runs, each with its logs and its checkpoints, and nothing else.
+//! Removes runs, each with its logs and its checkpoints, and nothing else.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -6,11 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-
 use crate::checkpoint::{self, Contents};
-use crate::cli::answer;
-use crate::cli::runs_args::RmArgs;
 use crate::files::{self, RunLock};
 use crate::record::{self, to_stderr};
 use crate::runs::{
@@ -18,23 +14,22 @@ use crate::runs::{
 };
 use crate::sweep;
 use crate::terminal::counted;
-use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// Foreign files that are named.
 const SHOWN: usize = 3;
 
-/// A run that is to go.
-struct Doomed {
-    /// Its folder for logs.
+/// A run to remove.
+struct Target {
+    /// Folder of logs.
     logs: PathBuf,
-    /// Its folder for checkpoints, if it is there and another one.
+    /// Folder of checkpoints, if it exists and is another one.
     checkpoints: Option<PathBuf>,
-    /// Whether it is a sweep, whose trials are runs of their own.
+    /// True for a sweep, whose trials are runs of their own.
     is_sweep: bool,
 }
 
-impl Doomed {
+impl Target {
     /// The sweep of which it is a trial.
     fn sweep(&self) -> Option<&Path> {
         let is_sweep =
@@ -43,67 +38,139 @@ impl Doomed {
     }
 }
 
-/// `ddprun rm RUN...`: all of them, or none.
-pub(crate) fn rm(args: &RmArgs) -> Result<ExitCode, ErrorPage> {
-    if args.leftovers {
-        let usual = [runs::LOGS.to_owned()];
-        let folders = if args.runs.is_empty() { &usual[..] } else { &args.runs };
-        let found: BTreeSet<PathBuf> =
-            folders.iter().flat_map(|folder| leftovers(Path::new(folder))).collect();
-        return say_freed(remove_leftovers(found, args.dry_run)?, args.dry_run);
-    }
-    let mut doomed: Vec<Doomed> = Vec::new();
-    for word in &args.runs {
-        for run in all_doomed(word)? {
-            if !doomed.iter().any(|other| other.logs == run.logs) {
-                doomed.push(run);
-            }
-        }
-    }
-    doomed.iter().try_for_each(|run| is_not_needed(run, &doomed))?;
-    // A sweep that runs compares its trials, goes on with them and draws them.
-    let sweeps = doomed.iter().filter_map(Doomed::sweep);
-    let folders: BTreeSet<&Path> = doomed.iter().map(|run| &*run.logs).chain(sweeps).collect();
-    let locks = folders.into_iter().map(|folder| lock(folder, args.dry_run));
-    let locks = locks.collect::<Result<Vec<_>, _>>()?;
-    doomed.retain(|run| {
-        let is_there = run.logs.exists();
-        if !is_there {
-            let run = from_here(&run.logs);
-            to_stderr(&format!("note: `{}` was removed by another process", run.display()));
-        }
-        is_there
-    });
-    let beside: BTreeSet<PathBuf> = doomed.iter().flat_map(|run| folders_of(&run.logs)).collect();
-    let mut freed = 0;
-    for run in &doomed {
-        freed += remove(run, args.dry_run)?;
-    }
-    drop(locks);
-    // What an `rm` has left that was killed goes with the next one.
-    let above = |run: &Doomed| {
-        let all = run.logs.ancestors().nth(if run.is_sweep { 1 } else { 2 });
-        all.filter(|all| all.ends_with(runs::LOGS)).map(Path::to_owned)
-    };
-    let mut left: BTreeSet<PathBuf> = beside.iter().flat_map(|it| left_in(it)).collect();
-    let all: BTreeSet<PathBuf> = doomed.iter().filter_map(above).collect();
-    left.extend(all.into_iter().flat_map(|logs| leftovers(&logs)));
-    freed += remove_leftovers(left, args.dry_run)?;
-    say_freed(freed, args.dry_run)
+/// A removal of folders that are reported one by one.
+pub struct Removal<'a> {
+    /// Only looks, and reports what would be removed.
+    pub dry_run: bool,
+    /// Receives each removed folder, as seen from here, and its bytes on the disk.
+    pub report: &'a mut dyn FnMut(&Path, u64) -> Result<(), ErrorPage>,
 }
 
-fn say_freed(freed: u64, is_dry: bool) -> Result<ExitCode, ErrorPage> {
-    let what = if is_dry { "would free" } else { "freed" };
-    answer(
-        "freed",
-        || json!({ "bytes": freed, "dry_run": is_dry }),
-        || format!("{what} {}\n", Bytes(freed)),
-    )
+impl Removal<'_> {
+    /// Removes the runs and sweeps that `words` name: all of them, or none. Returns the bytes that
+    /// are freed.
+    pub fn remove_runs(&mut self, words: &[String]) -> Result<u64, ErrorPage> {
+        let mut targets: Vec<Target> = Vec::new();
+        for word in words {
+            for run in targets_named(word)? {
+                if !targets.iter().any(|other| other.logs == run.logs) {
+                    targets.push(run);
+                }
+            }
+        }
+        targets.iter().try_for_each(|run| is_not_needed(run, &targets))?;
+        // A sweep that runs compares its trials, goes on with them and draws them.
+        let sweeps = targets.iter().filter_map(Target::sweep);
+        let folders: BTreeSet<&Path> = targets.iter().map(|run| &*run.logs).chain(sweeps).collect();
+        let locks = folders.into_iter().map(|folder| lock(folder, self.dry_run));
+        let locks = locks.collect::<Result<Vec<_>, _>>()?;
+        targets.retain(|run| {
+            let is_there = run.logs.exists();
+            if !is_there {
+                let run = from_here(&run.logs);
+                to_stderr(&format!("note: `{}` was removed by another process", run.display()));
+            }
+            is_there
+        });
+        let beside: BTreeSet<PathBuf> =
+            targets.iter().flat_map(|run| folders_of(&run.logs)).collect();
+        let mut freed = 0;
+        for run in &targets {
+            freed += self.remove(run)?;
+        }
+        drop(locks);
+        // What an `rm` has left that was killed goes with the next one.
+        let above = |run: &Target| {
+            let all = run.logs.ancestors().nth(if run.is_sweep { 1 } else { 2 });
+            all.filter(|all| all.ends_with(runs::LOGS)).map(Path::to_owned)
+        };
+        let mut left: BTreeSet<PathBuf> = beside.iter().flat_map(|it| left_in(it)).collect();
+        let all: BTreeSet<PathBuf> = targets.iter().filter_map(above).collect();
+        left.extend(all.into_iter().flat_map(|logs| leftovers(&logs)));
+        Ok(freed + self.remove_leftovers(left)?)
+    }
+
+    /// Removes what an interrupted removal has left. Returns the bytes that are freed.
+    pub fn remove_leftovers(
+        &mut self,
+        left: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<u64, ErrorPage> {
+        let mut freed = 0;
+        for folder in left {
+            let size = size(&folder);
+            if !self.dry_run {
+                files::remove_leftover(&folder).map_err(|error| unwritable(&error))?;
+                // It may have been the last thing in it.
+                files::remove_empty_parent(&folder);
+            }
+            self.say_removed(&folder, size)?;
+            freed += size;
+        }
+        Ok(freed)
+    }
+
+    /// Removes the run's folders, and those above that are then empty. Returns the bytes that they
+    /// took.
+    fn remove(&mut self, run: &Target) -> Result<u64, ErrorPage> {
+        let mut freed = 0;
+        // What is left after a kill between the two is still a run.
+        if let Some(folder) = &run.checkpoints {
+            freed += self.remove_checkpoints(folder)?;
+        }
+        let size = if run.is_sweep { size_of_files(&run.logs) } else { size(&run.logs) };
+        if !self.dry_run {
+            remove_whole(&run.logs)?;
+        }
+        self.say_removed(&run.logs, size)?;
+        Ok(freed + size)
+    }
+
+    /// Removes the files of checkpoints, and the folder unless it holds anything else. Returns the
+    /// bytes that they took.
+    fn remove_checkpoints(&mut self, folder: &Path) -> Result<u64, ErrorPage> {
+        let Contents { own, folders, foreign } =
+            checkpoint::contents(folder, &[runs::LINK_TO_LOGS]);
+        if foreign.is_empty() {
+            let size = size(folder);
+            if !self.dry_run {
+                remove_whole(folder)?;
+            }
+            self.say_removed(folder, size)?;
+            return Ok(size);
+        }
+        let size = own.iter().map(|path| size_of(path)).sum();
+        if !self.dry_run {
+            for path in &own {
+                let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+                let remove = if is_folder { files::remove_folder } else { files::remove_file };
+                remove(path).map_err(|error| not_removed(folder, error))?;
+            }
+            // Those with foreign files stay.
+            for folder in &folders {
+                files::remove_empty_folder(folder);
+            }
+        }
+        let names = foreign.iter().take(SHOWN).filter_map(|path| path.strip_prefix(folder).ok());
+        let names: Vec<String> = names.map(|name| format!("`{}`", name.display())).collect();
+        let more = foreign.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        to_stderr(&format!(
+            "note: `{}` stays: it also holds {}{more}, which no checkpoint consists of",
+            from_here(folder).display(),
+            names.join(", ")
+        ));
+        self.say_removed(folder, size)?;
+        Ok(size)
+    }
+
+    fn say_removed(&mut self, folder: &Path, size: u64) -> Result<(), ErrorPage> {
+        (self.report)(&from_here(folder), size)
+    }
 }
 
 /// Folders that an `rm` was removing when it was killed: of the runs below `logs`, and of their
 /// checkpoints, which are beside it or where the runs say.
-pub(crate) fn leftovers(logs: &Path) -> BTreeSet<PathBuf> {
+pub fn leftovers(logs: &Path) -> BTreeSet<PathBuf> {
     let beside = logs.with_file_name("checkpoints");
     let usual = [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself);
     let runs::FolderScan { runs, sweeps } = runs::find(logs);
@@ -114,7 +181,7 @@ pub(crate) fn leftovers(logs: &Path) -> BTreeSet<PathBuf> {
     folders.iter().flat_map(|folder| left_in(folder)).collect()
 }
 
-/// Those in one folder, each under one name.
+/// Leftovers in one folder, each under one name.
 fn left_in(folder: &Path) -> Vec<PathBuf> {
     let whole = |left: PathBuf| left.canonicalize().unwrap_or(left);
     files::stale_folders(folder).into_iter().map(|left| from_here(&whole(left))).collect()
@@ -127,40 +194,22 @@ fn folders_of(run: &Path) -> Vec<PathBuf> {
     holders.map(|folder| from_here(&folder)).collect()
 }
 
-fn remove_leftovers(
-    left: impl IntoIterator<Item = PathBuf>,
-    is_dry: bool,
-) -> Result<u64, ErrorPage> {
-    let mut freed = 0;
-    for folder in left {
-        let size = size(&folder);
-        if !is_dry {
-            files::remove_leftover(&folder).map_err(|error| unwritable(&error))?;
-            // It may have been the last thing in it.
-            files::remove_empty_parent(&folder);
-        }
-        say_removed(&folder, size, is_dry)?;
-        freed += size;
-    }
-    Ok(freed)
-}
-
 /// The run that `word` names; of a sweep its trials, and then itself.
-fn all_doomed(word: &str) -> Result<Vec<Doomed>, ErrorPage> {
+fn targets_named(word: &str) -> Result<Vec<Target>, ErrorPage> {
     let word = word.strip_prefix(RUN).unwrap_or(word);
     let sweep = runs::find_sweep(Path::new(word));
     let Some(sweep) = sweep.or_else(|| runs::find_range_test(Path::new(word))) else {
         let found = runs::named_run(Some(word))?;
         is_no_link(&found)?;
         names_one(word, &found)?;
-        return Ok(vec![doomed_run(&found)?]);
+        return Ok(vec![target_of(&found)?]);
     };
     is_no_link(&sweep)?;
     is_sweep_alone(word, &sweep)?;
     let trials = runs::trials(&sweep);
-    let mut all = trials.iter().map(|trial| doomed_run(trial)).collect::<Result<Vec<_>, _>>()?;
+    let mut all = trials.iter().map(|trial| target_of(trial)).collect::<Result<Vec<_>, _>>()?;
     let logs = sweep.canonicalize().map_err(|reason| gone(&sweep, reason))?;
-    all.push(Doomed { logs, checkpoints: None, is_sweep: true });
+    all.push(Target { logs, checkpoints: None, is_sweep: true });
     Ok(all)
 }
 
@@ -171,15 +220,15 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), ErrorPage> {
         return Ok(());
     }
     let page = format!(
-        "error: `{word}` is a sweep, but its folder also holds {}:{}\n  do: remove or move these \
-         runs first, each by its id",
+        "error: `{word}` is a sweep, but its folder also holds {}:{}",
         match others.len() {
             1 => "a run".to_owned(),
             n => format!("{n} runs"),
         },
         list(&others)
     );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let help = "remove or move these runs first, each by its id";
+    Err(ErrorPage::new(ExitCode::Refused, page).help(help))
 }
 
 /// A line for each run.
@@ -191,17 +240,15 @@ fn list(runs: &[PathBuf]) -> String {
 /// Refuses a link, which is not what it leads to.
 fn is_no_link(found: &Path) -> Result<(), ErrorPage> {
     if found.is_symlink() {
-        let page = format!(
-            "error: `{}` is a link\n  do: name the folder that it leads to, or remove the link",
-            found.display()
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: `{}` is a link", found.display());
+        let help = "name the folder that it leads to, or remove the link";
+        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
     }
     Ok(())
 }
 
-/// What belongs to the run in the folder `found`.
-fn doomed_run(found: &Path) -> Result<Doomed, ErrorPage> {
+/// The files of the run in the folder `found`.
+fn target_of(found: &Path) -> Result<Target, ErrorPage> {
     let logs = found.canonicalize().map_err(|reason| gone(found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
     let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
@@ -211,13 +258,10 @@ fn doomed_run(found: &Path) -> Result<Doomed, ErrorPage> {
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
-        let page = format!(
-            "error: `{}` may hold files of other runs, too\n  do: remove this run's files by hand",
-            folder.display()
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page));
+        let page = format!("error: `{}` may hold files of other runs, too", folder.display());
+        return Err(ErrorPage::new(ExitCode::Refused, page).help("remove this run's files by hand"));
     }
-    Ok(Doomed { logs, checkpoints, is_sweep: false })
+    Ok(Target { logs, checkpoints, is_sweep: false })
 }
 
 /// Refuses checkpoints that are elsewhere: the description of a run that came from somebody else may
@@ -228,17 +272,17 @@ fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), ErrorPage> {
         return Ok(());
     }
     let page = format!(
-        "error: the checkpoints of `{}` are in `{}`, outside of the project `{}`\n  do: if they are \
-         this run's, remove that folder by hand, and then the run",
+        "error: the checkpoints of `{}` are in `{}`, outside of the project `{}`",
         from_here(logs).display(),
         checkpoints.display(),
         project.display()
     );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let help = "if they are this run's, remove that folder by hand, and then the run";
+    Err(ErrorPage::new(ExitCode::Refused, page).help(help))
 }
 
-/// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
-/// said.
+/// True if the checkpoints belong to another run, of whose logs the folder `logs` is a copy; prints a
+/// note then.
 fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
     let owner = other_owner(checkpoints, logs);
     if let Some(owner) = &owner {
@@ -261,30 +305,24 @@ fn names_one(word: &str, found: &Path) -> Result<(), ErrorPage> {
     if is_id || record::is_run(Path::new(word)) || siblings.len() <= 1 {
         return Ok(());
     }
-    let page = format!(
-        "error: `{word}` has {} runs:{}\n  do: name one of them by its id",
-        siblings.len(),
-        list(&siblings)
-    );
-    Err(ErrorPage::new(ExitCode::Refused, page))
+    let page = format!("error: `{word}` has {} runs:{}", siblings.len(), list(&siblings));
+    Err(ErrorPage::new(ExitCode::Refused, page).help("name one of them by its id"))
 }
 
 /// Refuses a run of whose checkpoints another run has made its first weights.
-fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), ErrorPage> {
+fn is_not_needed(run: &Target, targets: &[Target]) -> Result<(), ErrorPage> {
     let Some(checkpoints) = &run.checkpoints else { return Ok(()) };
     let Some(all) = run.logs.parent().and_then(Path::parent) else { return Ok(()) };
     let found = runs::find(all);
     let trials = found.sweeps.iter().flat_map(|sweep| runs::trials(sweep));
     for other in found.runs.iter().cloned().chain(trials) {
-        let goes_too = doomed.iter().any(|run| run.logs == other);
+        let goes_too = targets.iter().any(|run| run.logs == other);
         let weights = weights_before(&other).filter(|weights| weights.starts_with(checkpoints));
         if let Some(weights) = weights.filter(|_| !goes_too) {
-            let page = format!(
-                "error: `{}` started from `{}`\n  do: remove that run, too, or keep both",
-                other.display(),
-                weights.display()
+            let page = format!("error: `{}` started from `{}`", other.display(), weights.display());
+            return Err(
+                ErrorPage::new(ExitCode::Refused, page).help("remove that run, too, or keep both")
             );
-            return Err(ErrorPage::new(ExitCode::Refused, page));
         }
     }
     Ok(())
@@ -293,11 +331,8 @@ fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), ErrorPage> {
 /// Keeps others from starting the run while it is removed. A dry run only looks.
 fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, ErrorPage> {
     let held = |holder: &str| {
-        let page = format!(
-            "error: `{}` is in use by {holder}\n  do: wait for that process, or stop it",
-            from_here(folder).display()
-        );
-        ErrorPage::new(ExitCode::Refused, page)
+        let page = format!("error: `{}` is in use by {holder}", from_here(folder).display());
+        ErrorPage::new(ExitCode::Refused, page).help("wait for that process, or stop it")
     };
     // One of them may be about to take the lead.
     let workers = sweep::count_workers(folder);
@@ -319,57 +354,6 @@ fn unwritable(error: &files::Error) -> ErrorPage {
     ErrorPage::of(ExitCode::Storage, error).help(help)
 }
 
-/// Removes the run's folders, and those above that are then empty; the bytes that they took.
-fn remove(run: &Doomed, is_dry: bool) -> Result<u64, ErrorPage> {
-    let mut freed = 0;
-    // What is left after a kill between the two is still a run.
-    if let Some(folder) = &run.checkpoints {
-        freed += remove_checkpoints(folder, is_dry)?;
-    }
-    let size = if run.is_sweep { size_of_files(&run.logs) } else { size(&run.logs) };
-    if !is_dry {
-        remove_whole(&run.logs)?;
-    }
-    say_removed(&run.logs, size, is_dry)?;
-    Ok(freed + size)
-}
-
-/// Removes what checkpoints consist of, and the folder, unless it holds anything else.
-fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, ErrorPage> {
-    let Contents { own, folders, foreign } = checkpoint::contents(folder, &[runs::LINK_TO_LOGS]);
-    if foreign.is_empty() {
-        let size = size(folder);
-        if !is_dry {
-            remove_whole(folder)?;
-        }
-        say_removed(folder, size, is_dry)?;
-        return Ok(size);
-    }
-    let size = own.iter().map(|path| size_of(path)).sum();
-    if !is_dry {
-        for path in &own {
-            let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
-            let remove = if is_folder { files::remove_folder } else { files::remove_file };
-            remove(path).map_err(|error| not_removed(folder, error))?;
-        }
-        // Those with foreign files stay.
-        for folder in &folders {
-            files::remove_empty_folder(folder);
-        }
-    }
-    let names = foreign.iter().take(SHOWN).filter_map(|path| path.strip_prefix(folder).ok());
-    let names: Vec<String> = names.map(|name| format!("`{}`", name.display())).collect();
-    let more = foreign.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    to_stderr(&format!(
-        "note: `{}` stays: it also holds {}{more}, which no checkpoint consists of",
-        from_here(folder).display(),
-        names.join(", ")
-    ));
-    say_removed(folder, size, is_dry)?;
-    Ok(size)
-}
-
 /// Removes a folder, and the one above if nothing else is in it: another run keeps it.
 fn remove_whole(folder: &Path) -> Result<(), ErrorPage> {
     files::remove_folder(folder).map_err(|error| not_removed(folder, error))?;
@@ -377,15 +361,7 @@ fn remove_whole(folder: &Path) -> Result<(), ErrorPage> {
     Ok(())
 }
 
-fn say_removed(folder: &Path, size: u64, is_dry: bool) -> Result<(), ErrorPage> {
-    let what = if is_dry { "would remove" } else { "removed" };
-    let shown = from_here(folder);
-    let object = || json!({ "folder": shown, "bytes": size, "dry_run": is_dry });
-    let line = || format!("{what} {} ({})\n", shown.display(), Bytes(size));
-    answer("removed", object, line).map(drop)
-}
-
-/// A path below this folder without the way to it.
+/// A path below the current folder, relative to it.
 fn from_here(path: &Path) -> PathBuf {
     let here = std::env::current_dir().and_then(fs::canonicalize).unwrap_or_default();
     let is_below = here.parent().is_some();

@@ -1,5 +1,5 @@
-//! The checkpoints from which the trials of a sweep start: all from the same, also when the run
-//! that they are named by has a better one by now, or has deleted them.
+//! The checkpoints from which the trials of a sweep start: all from the same, also when the run that
+//! the words name has a better one by now, or has deleted them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use crate::checkpoint;
 use crate::config::Loaded;
 use crate::files;
 
-/// In the folder of a sweep: the words of `model.pretrained`, and what they meant at first.
+/// File in the folder of a sweep: the words of `model.pretrained`, and their first meaning.
 const FILE: &str = "pretrained.json";
 
-/// What the words for checkpoints mean in a sweep.
-pub(super) struct SweepWeights {
+/// Meaning of the words for checkpoints in a sweep.
+pub(crate) struct SweepWeights {
     folder: PathBuf,
-    known: Mutex<BTreeMap<String, First>>,
+    known: Mutex<BTreeMap<String, FirstMeaning>>,
 }
 
-/// What a word meant at first.
+/// First meaning of a word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct First {
+struct FirstMeaning {
     weights: PathBuf,
     /// The hash of a checkpoint; other weights have none.
     fingerprint: Option<String>,
 }
 
-impl First {
-    /// Where the weights are: in their run or, if that has deleted them, in the `sweep`.
+impl FirstMeaning {
+    /// Path of the weights: in their run or, if that has deleted them, in the `sweep`.
     fn found(&self, sweep: &Path) -> PathBuf {
         match &self.fingerprint {
             Some(fingerprint) if !is_there(&self.weights, fingerprint) => pin(sweep, fingerprint),
@@ -48,7 +48,7 @@ impl First {
     }
 }
 
-/// Where the sweep keeps the checkpoint with this hash.
+/// Path at which the sweep keeps the checkpoint with this hash.
 fn pin(sweep: &Path, fingerprint: &str) -> PathBuf {
     let short = fingerprint.get(..16).unwrap_or(fingerprint);
     sweep.join(checkpoint::PIN).join(short)
@@ -59,16 +59,16 @@ fn is_there(path: &Path, fingerprint: &str) -> bool {
 }
 
 impl SweepWeights {
-    /// Those of the sweep in `folder`, as far as an earlier start has found them.
-    pub(super) fn of(folder: &Path) -> Self {
+    /// Reads the meanings of the sweep in `folder`, as far as an earlier start has found them.
+    pub(crate) fn of(folder: &Path) -> Self {
         let read = files::read(&folder.join(FILE)).ok();
         let known = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         Self { folder: folder.to_owned(), known: Mutex::new(known) }
     }
 
-    /// Puts the checkpoint that its word meant at first into the experiment of a trial, `find`s the
-    /// rest, and remembers what the word means now if it is new.
-    pub(super) fn hold<E>(
+    /// Puts the first meaning of its word into the experiment of a trial, `find`s the rest, and
+    /// remembers the meaning of a new word.
+    pub(crate) fn hold<E>(
         &self,
         loaded: &mut Loaded,
         find: impl FnOnce(&mut Loaded) -> Result<(), E>,
@@ -84,14 +84,14 @@ impl SweepWeights {
         if let Some(weights) = loaded.experiment.model.pretrained.clone() {
             let found = loaded.pretrained.as_ref();
             let fingerprint = found.map(|found| found.fingerprint.clone());
-            known.insert(word.to_owned(), First { weights, fingerprint });
+            known.insert(word.to_owned(), FirstMeaning { weights, fingerprint });
         }
         Ok(())
     }
 
-    /// Writes down what is known and keeps the checkpoints, for a later start; the folder of the
-    /// sweep is there.
-    pub(super) fn keep(&self) -> Result<(), checkpoint::Error> {
+    /// Writes the meanings and keeps the checkpoints, for a later start. The folder of the sweep
+    /// must exist.
+    pub(crate) fn keep(&self) -> Result<(), checkpoint::Error> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_empty() {
             return Ok(());

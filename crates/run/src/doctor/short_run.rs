@@ -1,11 +1,9 @@
-//! The short trainings of `ddprun doctor` and `ddprun try`, in a folder that goes with them.
+//! Short training runs in a scratch folder, which is removed with them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-use crate::checkpoint::{self, Manifest};
+use crate::checkpoint::{self, Manifest, Opened};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Nodes, Program, Start};
@@ -32,17 +30,11 @@ pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), ErrorPage> {
         return Ok(());
     }
     let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is \
-                another experiment\n  do: use `data.sampler = \"shards\"`";
-    Err(ErrorPage::new(ExitCode::Refused, page))
+                another experiment";
+    Err(ErrorPage::new(ExitCode::Refused, page).help("use `data.sampler = \"shards\"`"))
 }
 
-/// The answer of a training: its ranks, the hash of its weights and its time in seconds.
-pub(crate) fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value {
-    let hash = manifest.fingerprint();
-    json!({ "ranks": ranks, "fingerprint": hash, "seconds": time.as_secs_f64() })
-}
-
-/// Trains to the end, and returns what the last checkpoint consists of.
+/// Trains to the end. Returns the manifest of the last checkpoint, and the time it took.
 pub(crate) fn train(
     plan: &Plan,
     room: &mut ScratchFolder,
@@ -62,7 +54,7 @@ pub(crate) fn train_in(
     run(plan, (folders, resume), None, room)
 }
 
-/// Trains this machine's part, and returns on node 0 what the last checkpoint consists of.
+/// Trains this machine's ranks. Returns the time, and on node 0 the manifest of the last checkpoint.
 pub(crate) fn train_together(
     plan: &Plan,
     nodes: &mut Nodes,
@@ -98,35 +90,40 @@ fn run(
     Ok(began.elapsed())
 }
 
-/// What the last checkpoint consists of.
+/// Reads the manifest of the last checkpoint, and removes the run.
 fn finished(folders: &RunFolders) -> Result<Manifest, ErrorPage> {
-    let newest = checkpoint::newest(&folders.checkpoints)
-        .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
+    let newest = newest_checkpoint(folders)?;
     // All that is compared is in the manifest.
     drop(folders.logs.parent().map(files::remove_folder));
     Ok(newest.manifest)
 }
 
+/// Opens the newest checkpoint of a short run.
+pub(crate) fn newest_checkpoint(folders: &RunFolders) -> Result<Opened, ErrorPage> {
+    checkpoint::newest(&folders.checkpoints)
+        .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))
+}
+
 /// The folder of generated data in a scratch folder.
 const DATA: &str = "data";
 
-/// A folder for the runs, gone with this value unless a failure names a log in it.
+/// A folder for short runs, removed on drop unless a failure names a log in it.
 pub(crate) struct ScratchFolder {
     path: PathBuf,
     is_kept: bool,
-    /// Whether the folder that it is in goes, too, if nothing else is in it.
+    /// True if the folder around it is removed too, once nothing else is in it.
     is_alone: bool,
 }
 
 impl ScratchFolder {
-    /// Beside the checkpoints, where there is room for some.
+    /// Creates one beside the checkpoints, where there is room for some.
     pub(crate) fn make(plan: &Plan, node: u32) -> Result<Self, ErrorPage> {
         // Several machines may share the folder.
         let name = if node == 0 { "doctor".to_owned() } else { format!("doctor-node-{node}") };
         Self::beside(&plan.checkpoint.dir.join(&plan.name).join(name), true)
     }
 
-    /// Among the system's temporary files.
+    /// Creates one among the system's temporary files.
     pub(crate) fn temporary(name: &str) -> Result<Self, ErrorPage> {
         Self::beside(&std::env::temp_dir().join(format!("ddprun-{name}")), false)
     }
@@ -137,8 +134,8 @@ impl ScratchFolder {
         Ok(Self { path, is_kept: false, is_alone })
     }
 
-    /// The same experiment with its data generated: where it wants them if they are there already,
-    /// else in here.
+    /// Generates the experiment's data: where it wants them if they are there already, else in this
+    /// folder, with the experiment changed to it.
     pub(crate) fn generate(
         &self,
         prepared: Prepared,
@@ -159,12 +156,13 @@ impl ScratchFolder {
         Ok(prepared)
     }
 
-    /// A path in it.
+    /// The path of `name` in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Leaves the folder to the user, under a name that lists show: a failure names the `log` in it.
+    /// Leaves the folder to the user under a name that `ls` shows, because a failure names the `log`
+    /// in it.
     fn keep(&mut self, log: &mut PathBuf) {
         let name = if self.is_alone { "doctor" } else { "ddprun-try" };
         let kept = self.path.with_file_name(format!("{name}-{:08x}", files::random() as u32));

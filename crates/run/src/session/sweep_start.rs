@@ -1,0 +1,88 @@
+//! The file and words of a sweep -> the sweep, under a name of its own, and the experiment that its
+//! trials change.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::sweep::Sweep;
+use crate::config::{self, Loaded};
+use crate::files;
+use crate::kinds::Kinds;
+use crate::session::{follow_target, refuse_other_files, vocabulary};
+use crate::sweep;
+use crate::user_error::{ErrorPage, ExitCode};
+
+/// Reads a sweep that several machines are to share, as each of them will. Returns it and its
+/// folder.
+pub(crate) fn shared_sweep(
+    path: &Path,
+    words: &[String],
+    kinds: &Kinds,
+) -> Result<(Sweep, PathBuf), ErrorPage> {
+    let (mut sweep, base) = load_sweep(path, words, kinds)?;
+    number_sweep(&mut sweep, words, &base, false)?;
+    let method = kinds.methods.build(&sweep.search.method);
+    let method = method.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))?;
+    if method.range_test().is_some() {
+        return Err(one_run());
+    }
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    Ok((sweep, folder))
+}
+
+/// Reads a sweep and its base. A metric that is not given is the one that the base monitors, which
+/// may follow from the target of its data.
+pub fn load_sweep(
+    path: &Path,
+    words: &[String],
+    kinds: &Kinds,
+) -> Result<(Sweep, Loaded), ErrorPage> {
+    refuse_other_files(path)?;
+    let vocabulary = vocabulary(kinds);
+    let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary)?;
+    let text = files::read_to_string(path).unwrap_or_default();
+    let file: toml::Table = text.parse().unwrap_or_default();
+    let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
+        || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
+    // A range test compares nothing by a metric.
+    if !is_given && sweep.search.method.name != "lr_range" {
+        // The base of a sweep already monitors its metric.
+        let alone = config::load(&sweep.base, &sweep.changes, &vocabulary);
+        let mut alone = alone?;
+        follow_target(&mut alone, kinds);
+        let monitored = &alone.experiment.checkpoint.monitor;
+        if *monitored != sweep.search.metric {
+            let metric = format!("sweep.metric={monitored}");
+            let words: Vec<String> = words.iter().cloned().chain([metric]).collect();
+            (sweep, base) = config::sweep::load(path, &words, &vocabulary)?;
+        }
+    }
+    follow_target(&mut base, kinds);
+    Ok((sweep, base))
+}
+
+/// Numbers a sweep that only the command line describes, and does not name, if its usual name is
+/// that of another sweep: `resnet-sweep-2`. The same command finds it again. Returns the usual name
+/// then.
+pub fn number_sweep(
+    sweep: &mut Sweep,
+    words: &[String],
+    base: &Loaded,
+    extend: bool,
+) -> Result<Option<String>, ErrorPage> {
+    let is_named = words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.name="));
+    let is_file = sweep.base != sweep.path;
+    let usual = sweep.name.clone();
+    let mut number = 1;
+    while !is_named && !is_file && sweep::is_taken(sweep, base, extend)? {
+        number += 1;
+        sweep.name = format!("{usual}-{number}");
+    }
+    Ok((number > 1).then_some(usual))
+}
+
+/// The refusal of a range test, which has no trials that could be shared.
+pub fn one_run() -> ErrorPage {
+    let page = "error: a learning-rate range test is one run, and only the trials of a \
+                sweep can be shared";
+    ErrorPage::new(ExitCode::Refused, page).help("run `ddprun sweep` without `--share`")
+}
