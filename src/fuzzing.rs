@@ -1,8 +1,8 @@
 //! One function for each reader of bytes that others wrote, for the fuzz targets of the package in
 //! `fuzz/`.
 //!
-//! Each takes any bytes and panics only if we are at fault: what cannot be used is refused in
-//! words, and what was understood says the same when it is written and read again.
+//! Each takes any bytes and panics only on a bug: bytes that cannot be used are refused in words, and
+//! what was understood stays the same when it is written and read again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::{checkpoint, launch};
 /// Reads any bytes.
 pub(crate) type Target = fn(&[u8]);
 
-/// All of them, by the names of their targets and of their folders in `fuzz/corpus`.
+/// All targets, by their names, which are those of their folders in `fuzz/corpus`.
 pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("config", config),
     ("manifest", manifest),
@@ -82,7 +82,7 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
 ///
 /// # Panics
 ///
-/// A manifest that was understood says something else when it is written and read again.
+/// A manifest that was understood differs when it is written and read again.
 pub fn manifest(bytes: &[u8]) {
     let sealed = checkpoint::sealed_anew(bytes);
     for text in [Some(bytes), sealed.as_deref()].into_iter().flatten() {
@@ -123,7 +123,7 @@ pub fn frame(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// One that does not prove that it comes from a holder of the key is believed.
+/// A message is accepted although it does not prove that it comes from a holder of the key.
 pub fn handshake(bytes: &[u8]) {
     assert!(!crate::transport::is_believed(bytes));
 }
@@ -132,7 +132,7 @@ pub fn handshake(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// A refusal says nothing.
+/// A refusal is empty.
 pub fn csv(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         let refusals = fuzz_readers::table(&path);
@@ -144,7 +144,7 @@ pub fn csv(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// A refusal says nothing, or an image is larger than the most that is admitted.
+/// A refusal is empty, or an image is larger than the most that is admitted.
 pub fn image(bytes: &[u8]) {
     match fuzz_readers::image(bytes) {
         Ok(values) => assert!(values <= 3 * (64 << 20)),

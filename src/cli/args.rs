@@ -85,25 +85,7 @@ pub(crate) enum Verb {
         file: Option<PathBuf>,
     },
     /// Print every key of an experiment file with its default and meaning.
-    Schema {
-        /// Only this table, such as `optimizer`, with the kinds that it chooses among, or one of
-        /// them: `optimizer.adamw`.
-        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters"])]
-        table: Option<String>,
-        /// The options of one of these kinds, such as `adamw`.
-        #[arg(value_name = "NAME")]
-        kind: Option<String>,
-        /// The keys of a sweep file instead.
-        #[arg(long)]
-        sweep: bool,
-        /// The keys of `ddprun.toml`, which describes clusters, instead.
-        #[arg(long, conflicts_with = "sweep")]
-        clusters: bool,
-        /// Print a JSON schema, for editors; name it in the first line of a file: `#:schema
-        /// experiment.schema.json`.
-        #[arg(long)]
-        json_schema: bool,
-    },
+    Schema(SchemaArgs),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -406,6 +388,27 @@ pub(crate) struct ServeArgs {
     /// Let other machines open the page. Its token and contents cross the network unencrypted.
     #[arg(long, alias = "allow_remote")]
     pub(crate) allow_remote: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SchemaArgs {
+    /// Only this table, such as `optimizer`, with the kinds that it chooses among, or one of
+    /// them: `optimizer.adamw`.
+    #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters"])]
+    pub(crate) table: Option<String>,
+    /// The options of one of these kinds, such as `adamw`.
+    #[arg(value_name = "NAME")]
+    pub(crate) kind: Option<String>,
+    /// The keys of a sweep file instead.
+    #[arg(long)]
+    pub(crate) sweep: bool,
+    /// The keys of `ddprun.toml`, which describes clusters, instead.
+    #[arg(long, conflicts_with = "sweep")]
+    pub(crate) clusters: bool,
+    /// Print a JSON schema, for editors; name it in the first line of a file: `#:schema
+    /// experiment.schema.json`.
+    #[arg(long)]
+    pub(crate) json_schema: bool,
 }
 
 #[derive(Debug, Subcommand)]

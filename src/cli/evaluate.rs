@@ -78,9 +78,11 @@ fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, ErrorPage> {
     match args.part.as_deref() {
         Some("test") if plan.data.n_test == 0 && worker::simulated(plan).is_none() => {
             let name = &plan.data.source.kind.name;
-            let page = format!("error: this `{name}` has no part to test on");
-            Err(ErrorPage::new(ExitCode::Refused, page)
-                .help("hold one out with `data.test_fraction`, or name its file or folder"))
+            let what = format!("this `{name}` has no part to test on");
+            Err(ErrorPage::refused(
+                what,
+                "hold one out with `data.test_fraction`, or name its file or folder",
+            ))
         }
         Some("test") => Ok(vec![Split::Test]),
         Some(_) => Ok(vec![Split::Val]),

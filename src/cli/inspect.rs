@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::cli::args::{PlanArgs, ReportArgs, ServeArgs};
+use crate::cli::args::{PlanArgs, ReportArgs, SchemaArgs, ServeArgs};
 use crate::cli::train::role;
 use crate::cli::{answer, node_args, refuse_existing, sweep, verbatim};
 use crate::config::{self, Vocabulary, closest};
@@ -87,24 +87,24 @@ fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<Exit
 
 /// The refusal of a folder without runs.
 fn no_runs(folder: &Path) -> ErrorPage {
-    let page = format!("error: there is no run below `{}`", folder.display());
+    let what = format!("there is no run below `{}`", folder.display());
     let help = "name a folder of runs, as `logs/<name>`; `ddprun experiment.toml` makes one";
-    ErrorPage::new(ExitCode::Refused, page).help(help)
+    ErrorPage::refused(what, help)
 }
 
 /// `ddprun serve [FOLDER]`
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
     let ServeArgs { folder, host, port, allow_remote } = args;
     if !folder.is_dir() {
-        let page = format!("error: there is no folder `{}`", folder.display());
+        let what = format!("there is no folder `{}`", folder.display());
         let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
-        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+        return Err(ErrorPage::refused(what, help));
     }
     if !is_own(host) && !allow_remote {
-        let page = format!("error: `--host {host}` lets other machines see your runs");
+        let what = format!("`--host {host}` lets other machines see your runs");
         let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
             `ssh -L 8430:127.0.0.1:8430 MACHINE`";
-        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+        return Err(ErrorPage::refused(what, help));
     }
     // Before anything else: Ctrl-C ends this quietly from now on.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
@@ -141,57 +141,44 @@ fn not_served(error: &Error) -> ErrorPage {
     ErrorPage::of(ExitCode::Refused, error).help(help)
 }
 
-/// A reference page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
-    Experiment,
-    Sweep,
-    Clusters,
-}
-
-impl Page {
-    /// The page for these flags.
-    pub(crate) fn of(sweep: bool, clusters: bool) -> Self {
-        let pages = [(sweep, Self::Sweep), (clusters, Self::Clusters)];
-        pages.into_iter().find(|(flag, _)| *flag).map_or(Self::Experiment, |(_, page)| page)
-    }
-}
-
-/// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema.
-pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+/// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema; with a table its
+/// keys alone.
+pub(crate) fn schema(args: &SchemaArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    /// The JSON schema and the reference.
+    type Page = (fn(&Vocabulary) -> Value, fn(&Vocabulary) -> String);
     let vocabulary = kinds.vocabulary();
-    let schema = || match of {
-        Page::Experiment => config::json_schema(&vocabulary),
-        Page::Sweep => config::sweep::json_schema(&vocabulary),
-        Page::Clusters => config::clusters::json_schema(&vocabulary),
+    if let Some(table) = &args.table {
+        return schema_of(table, args.kind.as_deref(), args.json_schema, &vocabulary);
+    }
+    let (schema, reference): Page = if args.sweep {
+        (config::sweep::json_schema, config::sweep::reference)
+    } else if args.clusters {
+        (config::clusters::json_schema, config::clusters::reference)
+    } else {
+        (config::json_schema, |vocabulary| vocabulary.reference().to_owned())
     };
-    let text = || match of {
-        // For a file that editors read: the schema and nothing around it.
-        _ if as_json => serde_json::to_string_pretty(&schema()).unwrap_or_default() + "\n",
-        Page::Experiment => vocabulary.reference().to_owned(),
-        Page::Sweep => config::sweep::reference(&vocabulary),
-        Page::Clusters => config::clusters::reference(&vocabulary),
-    };
-    verbatim("schema", || json!({ "schema": schema() }), text)
+    if args.json_schema {
+        return schema_alone(&schema(&vocabulary));
+    }
+    verbatim("schema", || json!({ "schema": schema(&vocabulary) }), || reference(&vocabulary))
 }
 
 /// `ddprun schema optimizer`: the keys of one table, and of those in it, with the kinds that it
 /// chooses among; `ddprun schema optimizer sgd`, also with a dot between: the options of one of
 /// them.
-pub(crate) fn schema_of(
+fn schema_of(
     table: &str,
     kind: Option<&str>,
     as_json: bool,
-    kinds: &Kinds,
+    vocabulary: &Vocabulary,
 ) -> Result<ExitCode, ErrorPage> {
-    let vocabulary = kinds.vocabulary();
     let of_dot = || {
         let (table, kind) = table.rsplit_once('.')?;
         let is_kind = vocabulary.kind(table, kind).is_ok();
         is_kind.then_some((table, kind))
     };
     if let Some((table, kind)) = kind.map(|kind| (table, kind)).or_else(of_dot) {
-        return schema_of_kind(table, kind, as_json, &vocabulary);
+        return schema_of_kind(table, kind, as_json, vocabulary);
     }
     let page = vocabulary.index();
     let header = |line: &str| Some(line.strip_prefix('[')?.split(']').next()?.to_owned());
@@ -210,11 +197,11 @@ pub(crate) fn schema_of(
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("choose one of {}", tables.join(", ")),
         };
-        let page = format!("error: `{table}` is not a table of an experiment");
-        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+        let what = format!("`{table}` is not a table of an experiment");
+        return Err(ErrorPage::refused(what, help));
     }
     let text = found.join("\n").trim_end().to_owned() + "\n";
-    let whole = config::json_schema(&vocabulary);
+    let whole = config::json_schema(vocabulary);
     let schema =
         table.split('.').try_fold(&whole, |part, name| part.pointer("/properties")?.get(name));
     if as_json {
@@ -252,5 +239,5 @@ fn schema_of_kind(
         Some(near) => format!("did you mean `ddprun schema {table} {near}`?"),
         None => format!("see `ddprun schema {table}` for what it has"),
     };
-    Err(ErrorPage::new(ExitCode::Refused, format!("error: {what}")).help(help))
+    Err(ErrorPage::refused(what, help))
 }

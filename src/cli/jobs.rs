@@ -151,9 +151,11 @@ fn show(
         return Ok(code);
     }
     if !paths.iter().any(|path| path.exists()) {
-        let page = format!("error: job {} has no output yet", place.id);
-        return Err(ErrorPage::new(ExitCode::Refused, page)
-            .help(format!("wait for it with `ddprun logs -f {}`", place.id)));
+        let what = format!("job {} has no output yet", place.id);
+        return Err(ErrorPage::refused(
+            what,
+            format!("wait for it with `ddprun logs -f {}`", place.id),
+        ));
     }
     shown.print(Follower::poll_to_the_end)?;
     Ok(ExitCode::Ok)
@@ -195,7 +197,7 @@ impl Shown {
     }
 }
 
-/// Prints what a job says until it is over; an exit code if the user has seen enough before.
+/// Prints the output of a job until it is over. Returns an exit code if the user stops before.
 fn follow_job(
     shown: &mut Shown,
     place: &Place,

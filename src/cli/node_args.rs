@@ -47,8 +47,8 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, ErrorPage> {
         return Ok(None);
     }
     let refuse = |what: &str, help: &str| {
-        let page = format!("error: `--nnodes {nodes}` {what}");
-        Err(ErrorPage::new(ExitCode::Refused, page).help(help))
+        let what = format!("`--nnodes {nodes}` {what}");
+        Err(ErrorPage::refused(what, help))
     };
     let node = match flags.node_rank {
         Some(node) if node < nodes => node,

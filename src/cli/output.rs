@@ -85,9 +85,8 @@ pub(crate) fn refuse_existing(file: &Path, overwrites: bool) -> Result<(), Error
     if overwrites || file.symlink_metadata().is_err() {
         return Ok(());
     }
-    let page = format!("error: `{}` exists already", file.display());
-    Err(ErrorPage::new(ExitCode::Refused, page)
-        .help("choose another file, or replace it with `--overwrite`"))
+    let what = format!("`{}` exists already", file.display());
+    Err(ErrorPage::refused(what, "choose another file, or replace it with `--overwrite`"))
 }
 
 /// Writes to stdout. Returns false if nobody reads it any more: a reader that has seen enough

@@ -73,16 +73,16 @@ fn launched(args: &PredictArgs) -> Result<Option<Foreign>, ErrorPage> {
     let role = rank_env::from_environment();
     let role = role.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))?;
     let Role::Foreign(place) = role else { return Ok(None) };
-    let refuse = |page: &str, help: &str| Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+    let refuse = |what: &str, help: &str| Err(ErrorPage::refused(what, help));
     if args.out.is_none() {
         return refuse(
-            "error: another launcher has started this rank, but its rows have no common file",
+            "another launcher has started this rank, but its rows have no common file",
             "name one with `--out FILE`, in a folder that all ranks see",
         );
     }
     if args.nproc_per_node > 1 {
         return refuse(
-            "error: another launcher has started this rank, and `--nproc-per-node` asks for more",
+            "another launcher has started this rank, and `--nproc-per-node` asks for more",
             "leave one of them out",
         );
     }

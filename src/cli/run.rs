@@ -12,10 +12,9 @@ use clap::{CommandFactory, FromArgMatches};
 use serde_json::json;
 
 use crate::cli::args::{Args, InitArgs, Verb};
-use crate::cli::inspect::{self, Page};
 use crate::cli::{
-    answer, checkpoint, doctor, evaluate, jobs, last_words, node_args, output, predict, runs,
-    sample, sweep, train, try_run, usage, verbatim,
+    answer, checkpoint, doctor, evaluate, inspect, jobs, last_words, node_args, output, predict,
+    runs, sample, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -46,8 +45,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     };
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
-        let page = format!("error: this program has a second {twice}");
-        complain(&ErrorPage::new(ExitCode::Refused, page).help(help));
+        let what = format!("this program has a second {twice}");
+        complain(&ErrorPage::refused(what, help));
         return ended(ExitCode::Refused);
     }
     if let Err(wrong) = failpoint::check() {
@@ -143,12 +142,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
-        Some(Verb::Schema { table: Some(table), kind, json_schema, .. }) => {
-            inspect::schema_of(&table, kind.as_deref(), json_schema, kinds)
-        }
-        Some(Verb::Schema { sweep, clusters, json_schema, .. }) => {
-            inspect::schema(Page::of(sweep, clusters), json_schema, kinds)
-        }
+        Some(Verb::Schema(args)) => inspect::schema(&args, kinds),
         Some(Verb::Completions { shell }) => completions(shell),
         Some(Verb::ManPages { folder }) => man_pages(&folder),
         None => {

@@ -99,12 +99,13 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
 
 /// The refusal of another launcher, which starts several processes that do not know of each other.
 fn launched(place: &Foreign) -> ErrorPage {
-    let page = format!(
-        "error: another launcher has started {} processes of this command, and a sweep starts its \
+    let what = format!(
+        "another launcher has started {} processes of this command, and a sweep starts its \
          ranks itself",
         place.world
     );
-    ErrorPage::new(ExitCode::Refused, page).help(
+    ErrorPage::refused(
+        what,
         "start `ddprun sweep` without a launcher, or with `--share`: each process then trains \
          trials of its own",
     )

@@ -55,7 +55,8 @@ pub(crate) fn worker(kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     Ok(worker::run(membership, None, kinds).code)
 }
 
-/// `ddprun resume [RUN] [key=value ...]`: continues a run. Changes that would alter what was already computed are refused by name.
+/// `ddprun resume [RUN] [key=value ...]`: continues a run. Changes that would alter earlier results
+/// are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let (run, changes) = run_and_changes(&args.words);
     run.map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
@@ -107,9 +108,11 @@ fn refuse_sweep(word: &Path) -> Result<(), ErrorPage> {
         (None, Some(folder)) => (folder, "a learning-rate range test", ""),
         (None, None) => return Ok(()),
     };
-    let page = format!("error: `{}` is {what}", folder.display());
-    Err(ErrorPage::new(ExitCode::Refused, page)
-        .help(format!("start it again with the `ddprun sweep` command that began it{or}")))
+    let what = format!("`{}` is {what}", folder.display());
+    Err(ErrorPage::refused(
+        what,
+        format!("start it again with the `ddprun sweep` command that began it{or}"),
+    ))
 }
 
 /// A relative path as it is meant here.

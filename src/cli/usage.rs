@@ -72,8 +72,8 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), ErrorPage> {
     }
     let missing = run.experiment.as_deref().filter(|path| !path.exists()).and_then(Path::to_str);
     let Some(word) = missing.filter(|word| !word.contains(['.', '/', '='])) else { return Ok(()) };
-    let page = format!("error: `{word}` is neither a file nor a command");
-    Err(ErrorPage::new(ExitCode::Refused, page).help(instead_of(word, &run.changes)))
+    let what = format!("`{word}` is neither a file nor a command");
+    Err(ErrorPage::refused(what, instead_of(word, &run.changes)))
 }
 
 fn instead_of(word: &str, rest: &[String]) -> String {
@@ -137,16 +137,16 @@ pub(crate) fn refuse_unknown_flag(
         return None;
     }
     if let Some(help) = instead_of_flag(flag, line) {
-        let page = format!("error: `{flag}` is not a flag");
-        return Some(ErrorPage::new(ExitCode::Refused, page).help(help));
+        let what = format!("`{flag}` is not a flag");
+        return Some(ErrorPage::refused(what, help));
     }
     if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
     }
     let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
-    let page = format!("error: `{flag}` is not a flag; write keys without dashes");
-    Some(ErrorPage::new(ExitCode::Refused, page).help(format!("write `{change}`")))
+    let what = format!("`{flag}` is not a flag; write keys without dashes");
+    Some(ErrorPage::refused(what, format!("write `{change}`")))
 }
 
 /// The answer to a flag of other programs.
@@ -194,7 +194,7 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
     }
 }
 
-/// The command whose words this command line has: that of its verb, or that which trains.
+/// The command of this command line: that of its verb, or the one that trains.
 fn command_of<'a>(all: &'a Command, line: &[OsString]) -> &'a Command {
     line.get(1).and_then(|verb| all.find_subcommand(verb)).unwrap_or(all)
 }

@@ -165,7 +165,7 @@ pub(super) struct NumberFormat<'a> {
     pub(super) line: u64,
     pub(super) cell: &'a str,
     pub(super) what: String,
-    /// "`1234`", or both where it is not clear which is meant.
+    /// "`1234`", or both readings if it is ambiguous.
     pub(super) plain: String,
 }
 
@@ -330,7 +330,7 @@ impl Separators {
         }
     }
 
-    /// The number as it is read.
+    /// The number in plain form.
     fn plain(self, digits: &str) -> Option<String> {
         let decimal = if self == Self::Comma { ',' } else { '.' };
         let kept: String = digits.chars().filter(|&c| c.is_ascii_digit() || c == decimal).collect();
@@ -437,7 +437,7 @@ impl Columns {
         }
     }
 
-    /// Takes cells for missing values, and says which.
+    /// Takes cells for missing values, and notes them.
     fn read_as_missing(&mut self, place: &str, what: &str, bad: &[BadCell]) {
         for BadCell { line, word } in bad {
             if !self.missing_values.contains(word) {

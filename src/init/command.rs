@@ -24,7 +24,7 @@ pub(crate) struct WrittenExperiment {
 }
 
 /// Writes an experiment for the data at `path`, or that of the quickstart, into `file`, or a file
-/// that is called like the data.
+/// with the name of the data.
 pub(crate) fn init(
     path: Option<&Path>,
     file: Option<PathBuf>,
@@ -90,8 +90,8 @@ fn refuse_existing(to: &Path) -> Result<(), ErrorPage> {
     if to.symlink_metadata().is_err() {
         return Ok(());
     }
-    let page = format!("error: `{}` is there already", to.display());
-    Err(ErrorPage::new(ExitCode::Refused, page).help("name another file: ddprun init PATH FILE"))
+    let what = format!("`{}` is there already", to.display());
+    Err(ErrorPage::refused(what, "name another file: ddprun init PATH FILE"))
 }
 
 /// Counts the data.

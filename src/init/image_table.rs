@@ -9,7 +9,7 @@ use crate::data::{self, TargetCells, has_more_than_8_bits};
 use crate::init::columns::{Table, given};
 use crate::init::names::{count, named};
 use crate::init::recognised::{
-    ImageAnswer, InitRequest, RecognisedData, TableTask, Task, path, refused, unusable,
+    ImageAnswer, InitRequest, RecognisedData, TableTask, Task, path, unusable,
 };
 use crate::init::{images, names};
 use crate::user_error::ErrorPage;
@@ -17,7 +17,7 @@ use crate::user_error::ErrorPage;
 /// Usual names of a column by which rows belong together.
 const GROUPS: [&str; 6] = ["patient", "patient_id", "subject", "subject_id", "group", "case"];
 
-/// Cells of a column whose files are looked for under other names.
+/// Cells of a column whose files are searched under other names.
 const TRIED: usize = 16;
 /// Most columns of a table that is about its column of names of images.
 const FEW_COLUMNS: usize = 3;
@@ -92,7 +92,7 @@ pub(super) fn own_folder(
     (found.files.iter().all(is_own) && !others.files.iter().any(is_own)).then_some(own)
 }
 
-/// Refuses a table that lists images none of which is found as it is named, with what is to be
+/// Refuses a table that lists images none of which is found under its name, with the change to
 /// changed: with backslashes, without endings, below another folder.
 pub(super) fn refuse_unfound(file: &Path, table: &Table) -> Result<(), ErrorPage> {
     let places = places(file);
@@ -291,7 +291,7 @@ fn answer(
         let at = table.place(name).filter(|at| others.contains(at)).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|&at| table.names[at].as_str()).collect();
             let what = format!("`{}` has no column `{name}` to predict", file.display());
-            refused(&what, &format!("it has {}", named(&names)))
+            ErrorPage::refused(what, format!("it has {}", named(&names)))
         })?;
         return Ok((kind(at), vec![at]));
     }

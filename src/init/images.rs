@@ -8,7 +8,7 @@ use crate::init::names::{self, count, named};
 use crate::init::recognised::unusable;
 use crate::user_error::ErrorPage;
 
-/// Images whose size is looked up, at even distances.
+/// Most images that are measured, at even distances.
 const MAX_MEASURED: usize = 200;
 /// Endings of images that are not read.
 const UNREAD: [&str; 15] = [

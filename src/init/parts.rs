@@ -41,8 +41,8 @@ pub(super) fn part_of(name: &str) -> Option<Part> {
         .find_map(|(part, names)| is_in(names).then_some(part))
 }
 
-/// The part that one of the words in a name tells, if all that tell one tell the same. A class may have
-/// such a name, too, so this counts only beside other signs.
+/// The part that the words of a name stand for, if they do not contradict each other. A class may have
+/// such a name, too, so this counts only together with other signs.
 fn part_by_word(name: &str) -> Option<Part> {
     let mut found = words(name).into_iter().filter_map(|word| {
         let is_in = |names: &[&str]| names.contains(&word.as_str());
@@ -79,7 +79,7 @@ pub(super) struct Parts {
     pub(super) train: Option<PathBuf>,
     pub(super) val: Option<PathBuf>,
     pub(super) test: Option<PathBuf>,
-    /// Paths whose names tell no part.
+    /// Paths whose names stand for no part.
     pub(super) others: Vec<PathBuf>,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn unwrapped(at: &Path) -> PathBuf {
     }
 }
 
-/// The folder that holds the data of a part, whatever the folders in it are called: Kaggle's archives
+/// The folder that holds the data of a part, whatever the names of the folders in it: Kaggle's archives
 /// have `training_set/training_set` and `seg_pred/seg_pred`.
 pub(super) fn unwrapped_part(at: &Path) -> PathBuf {
     let mut at = at.to_owned();

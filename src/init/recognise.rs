@@ -11,7 +11,7 @@ use crate::init::entries::Entries;
 use crate::init::names::{self, ending, files, folders, name, named};
 use crate::init::parts::{self, Parts, part_of};
 use crate::init::recognised::{
-    InitRequest, RecognisedData, SEQ_LEN, Task, VAL_FRACTION, path, refused, unusable,
+    InitRequest, RecognisedData, SEQ_LEN, Task, VAL_FRACTION, path, unusable,
 };
 use crate::init::{images, sequences, speech, table};
 use crate::plan::Part;
@@ -38,7 +38,7 @@ pub(super) fn recognise(at: &Path, request: InitRequest<'_>) -> Result<Recognise
     if !is_table && (request.target.is_some() || request.task.is_some()) {
         let flag = if request.target.is_some() { "--target" } else { "--task" };
         let what = format!("`{flag}` is for tables, and `{}` is none", at.display());
-        return Err(refused(&what, "leave it out"));
+        return Err(ErrorPage::refused(what, "leave it out"));
     }
     Ok(found)
 }
@@ -187,7 +187,7 @@ fn shared_classes(all: &[(String, BTreeSet<String>)]) -> BTreeSet<String> {
     if all.iter().all(is_alike) { most.clone() } else { BTreeSet::new() }
 }
 
-/// Folders that are called like parts and hold images, but no classes.
+/// The refusal of folders that have the names of parts and hold images, but no classes.
 fn without_classes(at: &Path, folders: &Parts) -> ErrorPage {
     let parts = [&folders.train, &folders.val, &folders.test];
     let names: Vec<String> = parts.into_iter().flatten().map(|part| name(part)).collect();
@@ -227,8 +227,8 @@ fn class_folders(train: &Path, options: &[(&str, Value)]) -> Result<RecognisedDa
     Ok(RecognisedData::new("image_folder", &options, Task::Images(train.to_owned())).noting(notes))
 }
 
-/// The parts of a folder of images or recordings, whose folders have the names of parts. `None` if none
-/// has, or if they hold neither.
+/// The parts of a folder of images or recordings, by the names of its folders. `None` if none of them
+/// is a part to train on, or if it holds neither.
 fn split(at: &Path, folders: &Parts) -> Result<Option<RecognisedData>, ErrorPage> {
     let Some(train) = &folders.train else {
         return refuse_without_train(at, folders).map(|()| None);
@@ -276,7 +276,7 @@ fn split(at: &Path, folders: &Parts) -> Result<Option<RecognisedData>, ErrorPage
     Ok(Some(found.noting(notes)))
 }
 
-/// Refuses class folders beside a folder that is called like a part: it would be a class.
+/// Refuses class folders beside a folder with the name of a part, which would be a class.
 fn refuse_without_train(at: &Path, folders: &Parts) -> Result<(), ErrorPage> {
     let Some(part) = folders.test.as_ref().or(folders.val.as_ref()) else { return Ok(()) };
     let holds_data =

@@ -125,8 +125,3 @@ pub(super) fn path(path: &Path) -> Value {
 pub(super) fn unusable(path: &Path, what: &str, help: &str) -> ErrorPage {
     ErrorPage::new(ExitCode::Data, format!("error: `{}` {what}", path.display())).help(help)
 }
-
-/// A refusal of a flag that does not fit the data.
-pub(super) fn refused(what: &str, help: &str) -> ErrorPage {
-    ErrorPage::new(ExitCode::Refused, format!("error: {what}")).help(help)
-}

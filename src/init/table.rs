@@ -11,7 +11,7 @@ use crate::init::columns::{self, ColumnContent, Columns, NumberFormat, Table, fo
 use crate::init::image_table::{self, listed};
 use crate::init::names::{count, named};
 use crate::init::recognised::{
-    InitRequest, RecognisedData, TableTask, Task, VAL_FRACTION, path, refused, unusable,
+    InitRequest, RecognisedData, TableTask, Task, VAL_FRACTION, path, unusable,
 };
 use crate::init::{names, numbered};
 use crate::user_error::ErrorPage;
@@ -230,7 +230,7 @@ pub(super) fn jsonl(
     let chosen = request.target.filter(|name| table.place(name).is_some());
     if let Some(name) = chosen.filter(|name| !plain.iter().any(|plain| plain == name)) {
         let help = format!("name a key with numbers or words: {}", named(&plain));
-        return Err(refused(&format!("`{name}` holds arrays or objects"), &help));
+        return Err(ErrorPage::refused(format!("`{name}` holds arrays or objects"), help));
     }
     let keys = table.only(&plain);
     let target = Target::of(files.train, &keys, request)?;
@@ -296,14 +296,20 @@ impl Target {
                 let what = format!(
                     "`--task regression` needs numbers, but `{name}` is `{word}` in line {line}"
                 );
-                return Err(refused(&what, "use `--task classification`, or another `--target`"));
+                return Err(ErrorPage::refused(
+                    what,
+                    "use `--task classification`, or another `--target`",
+                ));
             }
             (Some(TableTask::Classification), None, Some((line, number))) => {
                 let what = format!(
                     "`--task classification` needs words or whole numbers, but `{name}` is \
                      `{number}` in line {line}"
                 );
-                return Err(refused(&what, "use `--task regression`, or another `--target`"));
+                return Err(ErrorPage::refused(
+                    what,
+                    "use `--task regression`, or another `--target`",
+                ));
             }
             (Some(task), ..) => task == TableTask::Classification,
         };
@@ -347,7 +353,7 @@ fn place(
                 Some(near) => format!("did you mean `--target {near}`?"),
                 None => format!("name one of {}", named(names)),
             };
-            return Err(refused(&what, &help));
+            return Err(ErrorPage::refused(what, help));
         };
         let cells = given(table, at);
         if let (ColumnContent::Nothing(why), Some(_)) =

@@ -114,7 +114,7 @@ impl Form {
         all
     }
 
-    /// The rows of an item whose samples became `outcomes`.
+    /// The rows of an item, from the `outcomes` of its samples.
     pub(crate) fn rows(&self, item: &Item, outcomes: &[&Outcome]) -> Vec<Vec<Value>> {
         let mut head = vec![Value::text(item.file.display().to_string())];
         if self.has_rows {

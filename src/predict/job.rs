@@ -261,7 +261,7 @@ impl SharedWork<'_> {
         Ok(())
     }
 
-    /// Has the ranks of this process do the `open` parts, each after `wait`, and give their rows to
+    /// Lets the ranks of this process do the `open` parts, each after `wait`, and give their rows to
     /// `keep`.
     fn on_ranks(
         &self,

@@ -130,6 +130,11 @@ impl ErrorPage {
         Self { code, what: What::Block { text, help: None }, place: None }
     }
 
+    /// The page of something that is refused: `error: ...`, with a remedy.
+    pub fn refused(what: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
+        Self::new(ExitCode::Refused, format!("error: {}", what.as_ref())).help(remedy)
+    }
+
     /// The problems of an experiment; each shows its line.
     pub fn of_problems(code: ExitCode, problems: Problems) -> Self {
         Self { code, what: What::Problems(problems), place: None }

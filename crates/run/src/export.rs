@@ -102,14 +102,12 @@ impl ExportRequest<'_> {
         }
         let file = self.absolute();
         if file.parent().is_some_and(checkpoint::is_checkpoint) {
-            let page = format!(
-                "error: `{}` would lie in a checkpoint, which holds what ddprun wrote and nothing \
+            let what = format!(
+                "`{}` would lie in a checkpoint, which holds what ddprun wrote and nothing \
                  else",
                 self.to.display()
             );
-            return Err(
-                ErrorPage::new(ExitCode::Refused, page).help("name a file in another folder")
-            );
+            return Err(ErrorPage::refused(what, "name a file in another folder"));
         }
         Ok(if self.peft {
             [peft::ADAPTERS, peft::CONFIG].map(|name| file.join(name)).to_vec()
@@ -123,7 +121,7 @@ impl ExportRequest<'_> {
         std::path::absolute(self.to).unwrap_or_else(|_| self.to.to_owned())
     }
 
-    /// The contents of all files, whose main one is at the absolute path `to`.
+    /// The contents of all files; the main one is at the absolute path `to`.
     pub fn files(
         &self,
         exported: &ChosenCheckpoint,
@@ -139,9 +137,8 @@ impl ExportRequest<'_> {
         match format {
             ExportFormat::Safetensors => export_weights(exported, to, self, kinds, &mut files)?,
             ExportFormat::Onnx if self.names.is_some() => {
-                let page = "error: `--names` is for weights: an ONNX file holds the model itself";
-                return Err(ErrorPage::new(ExitCode::Refused, page)
-                    .help("omit it, or name a `.safetensors` file"));
+                let what = "`--names` is for weights: an ONNX file holds the model itself";
+                return Err(ErrorPage::refused(what, "omit it, or name a `.safetensors` file"));
             }
             ExportFormat::Onnx => files.add(to, onnx(exported, kinds)?),
         }
@@ -149,7 +146,7 @@ impl ExportRequest<'_> {
         Ok(files)
     }
 
-    /// The format that is given, or that the file's extension says.
+    /// The given format, or that of the file's extension.
     fn format(&self) -> ExportFormat {
         let by_extension =
             if is_onnx(self.to) { ExportFormat::Onnx } else { ExportFormat::Safetensors };
@@ -184,9 +181,8 @@ impl ExportRequest<'_> {
             _ => return Ok(()),
         };
         let meant = to.with_extension(self.format().extension());
-        let page = format!("error: `{}` would hold {what}", to.display());
-        Err(ErrorPage::new(ExitCode::Refused, page)
-            .help(format!("write `{}`{load}", meant.display())))
+        let what = format!("`{}` would hold {what}", to.display());
+        Err(ErrorPage::refused(what, format!("write `{}`{load}", meant.display())))
     }
 }
 
@@ -194,17 +190,16 @@ fn is_onnx(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "onnx")
 }
 
-/// Refuses a name that does not say what is to be written.
+/// The refusal of a name from which the format does not follow.
 fn unnamed_format(to: &Path, extension: &str) -> ErrorPage {
     let shown = to.display();
     let meant = closest(extension, OURS).map_or_else(
         || format!("end it in `.onnx` or `.safetensors`, as in `{shown}.safetensors`"),
         |ending| format!("write `{}`", to.with_extension(ending).display()),
     );
-    let page = format!(
-        "error: `{shown}` ends in neither `.onnx` nor `.safetensors`, which says what is written"
-    );
-    ErrorPage::new(ExitCode::Refused, page).help(format!("{meant}, or add `--format`"))
+    let what =
+        format!("`{shown}` ends in neither `.onnx` nor `.safetensors`, which says what is written");
+    ErrorPage::refused(what, format!("{meant}, or add `--format`"))
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
@@ -221,9 +216,6 @@ fn export_weights(
         let (lora, _) = exported.adapters()?;
         model = checkpoint::merged(&model, &lora)?;
     }
-    let refused = |what: String, help: &str| {
-        ErrorPage::new(ExitCode::Refused, format!("error: {what}")).help(help)
-    };
     let plan = match exported.plan() {
         Ok(plan) => plan,
         // Its own names need no plan.
@@ -235,14 +227,17 @@ fn export_weights(
     };
     if request.names.is_some() && has_adapters {
         let what = "the weights have adapters, which no library reads among them".to_owned();
-        return Err(refused(what, "add `--merge`"));
+        return Err(ErrorPage::refused(what, "add `--merge`"));
     }
     let library = request.names.or_else(|| kinds.models.library_of_weights(&plan.model));
     let written = match kinds.models.written_for(&plan.model, library, &model) {
         Ok(written) => written,
         Err(what) if request.names.is_some() => {
             let what = format!("`{}` under other names: {what}", plan.model.name());
-            return Err(refused(what, "omit `--names`, or name the library that computes alike"));
+            return Err(ErrorPage::refused(
+                what,
+                "omit `--names`, or name the library that computes alike",
+            ));
         }
         Err(_) => Written::own(&model),
     };

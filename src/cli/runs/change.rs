@@ -50,8 +50,8 @@ pub(crate) fn tag(args: &TagArgs) -> Result<ExitCode, ErrorPage> {
         };
     }
     if let Some(tag) = changes.added.intersection(&changes.removed).next() {
-        let page = format!("error: `{tag}` is both added and removed");
-        return Err(ErrorPage::new(ExitCode::Refused, page).help("name it once"));
+        let what = format!("`{tag}` is both added and removed");
+        return Err(ErrorPage::refused(what, "name it once"));
     }
     let folder = runs::best_run(Some(&args.run))?;
     let tags = runs::retag(&folder, &changes).map_err(|error| not_tagged(&error))?;
@@ -67,9 +67,8 @@ pub(crate) fn tag(args: &TagArgs) -> Result<ExitCode, ErrorPage> {
 }
 
 fn no_change(word: &str) -> ErrorPage {
-    let page = format!("error: `{word}` does not say what to do with the tag");
-    ErrorPage::new(ExitCode::Refused, page)
-        .help(format!("write `+{word}` to add it, or `-{word}` to remove it"))
+    let what = format!("`{word}` does not say what to do with the tag");
+    ErrorPage::refused(what, format!("write `+{word}` to add it, or `-{word}` to remove it"))
 }
 
 fn not_tagged(error: &Error) -> ErrorPage {

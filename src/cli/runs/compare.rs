@@ -83,14 +83,14 @@ fn not_drawn(error: &report::Error) -> bool {
     false
 }
 
-/// Refuses a picture whose name says another format.
+/// Refuses a picture with the extension of another format.
 fn refuse_name(path: &Path) -> Result<(), ErrorPage> {
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png")) {
         return Ok(());
     }
     let meant = path.with_extension("png");
-    let page = format!("error: `{}` would hold a PNG picture", path.display());
-    Err(ErrorPage::new(ExitCode::Refused, page).help(format!("write `{}`", meant.display())))
+    let what = format!("`{}` would hold a PNG picture", path.display());
+    Err(ErrorPage::refused(what, format!("write `{}`", meant.display())))
 }
 
 /// Rows of the settings that differ, as text.

@@ -92,8 +92,8 @@ fn no_run(folder: &Path) -> ErrorPage {
     };
     let may_be_new = folder.is_dir() || folder == Path::new(LOGS);
     let what = if may_be_new { "run under" } else { "run or folder" };
-    let page = format!("error: there is no {what} `{}`", folder.display());
-    ErrorPage::new(ExitCode::Refused, page).help(help)
+    let what = format!("there is no {what} `{}`", folder.display());
+    ErrorPage::refused(what, help)
 }
 
 fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
@@ -101,7 +101,7 @@ fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
     is_state && args.tags.iter().all(|tag| tags.contains(tag))
 }
 
-/// For programs: an object for each run, each sweep, and what cannot be read.
+/// An object for each run, each sweep, and each folder that cannot be read.
 fn objects(listing: &Listing) -> Vec<(&'static str, Value)> {
     fn of(value: &impl Serialize) -> Value {
         serde_json::to_value(value).unwrap_or_default()

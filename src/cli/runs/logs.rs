@@ -94,6 +94,6 @@ fn no_log(folder: &Path, rank: u32) -> ErrorPage {
     } else {
         format!("choose a rank with a log here: {}", ranks.join(", "))
     };
-    let page = format!("error: there is no log of rank {rank} in `{}`", folder.display());
-    ErrorPage::new(ExitCode::Refused, page).help(help)
+    let what = format!("there is no log of rank {rank} in `{}`", folder.display());
+    ErrorPage::refused(what, help)
 }

@@ -29,9 +29,9 @@ pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), ErrorPage> {
     if plan.data.sampler != Sampler::Torch {
         return Ok(());
     }
-    let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is \
+    let what = "`data.sampler = \"torch\"` deals samples out by rank: another world size is \
                 another experiment";
-    Err(ErrorPage::new(ExitCode::Refused, page).help("use `data.sampler = \"shards\"`"))
+    Err(ErrorPage::refused(what, "use `data.sampler = \"shards\"`"))
 }
 
 /// Trains to the end. Returns the manifest of the last checkpoint, and the time it took.

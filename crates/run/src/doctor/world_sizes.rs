@@ -73,8 +73,8 @@ fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), ErrorPage> {
         }
         None => return Ok(()),
     };
-    let page = format!("error: `--world-sizes`: {what}");
-    Err(ErrorPage::new(ExitCode::Refused, page).help("give sizes such as 1,2,4"))
+    let what = format!("`--world-sizes`: {what}");
+    Err(ErrorPage::refused(what, "give sizes such as 1,2,4"))
 }
 
 /// A plan for each world size: the first steps of the run, without anything that only a whole run

@@ -65,7 +65,7 @@ impl JobStatus {
     }
 }
 
-/// All jobs that were submitted from this folder to the cluster `on`, or to any.
+/// Jobs that were submitted from this folder to the cluster `on`, or to any.
 pub fn submitted(on: Option<&str>) -> Vec<(Place, Submitted)> {
     let mut all = cluster::all(Path::new(LOGS));
     all.retain(|(_, job)| on.is_none_or(|name| name == job.cluster));
@@ -126,14 +126,15 @@ fn states(
 pub fn cluster_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
     let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
     if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {
-        let page = format!(
-            "error: job {}: `{key}` of cluster `{}` in its job.json: {what}",
-            job.id, job.cluster
-        );
-        return Err(ErrorPage::new(ExitCode::Refused, page).help(format!(
-            "if this folder was sent to you, do not trust it; else remove the job's folder below \
+        let what =
+            format!("job {}: `{key}` of cluster `{}` in its job.json: {what}", job.id, job.cluster);
+        return Err(ErrorPage::refused(
+            what,
+            format!(
+                "if this folder was sent to you, do not trust it; else remove the job's folder below \
              `{LOGS}/.jobs`"
-        )));
+            ),
+        ));
     }
     let built = kinds.clusters.build(&job.kind);
     built.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
@@ -147,7 +148,7 @@ pub fn named(id: &str) -> Result<(Place, Submitted), ErrorPage> {
             Some(near) => format!("did you mean `{near}`?"),
             None => "see `ddprun jobs` for what was submitted from this folder".to_owned(),
         };
-        ErrorPage::new(ExitCode::Refused, format!("error: there is no job `{id}`")).help(help)
+        ErrorPage::refused(format!("there is no job `{id}`"), help)
     })
 }
 

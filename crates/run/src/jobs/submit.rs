@@ -118,11 +118,12 @@ fn refuse_workers(request: &SubmitRequest<'_>) -> Result<(), ErrorPage> {
     if request.workers.is_none() {
         return Ok(());
     }
-    let page = format!(
-        "error: `--workers` share the trials of a sweep, and `{}` is an experiment",
+    let what = format!(
+        "`--workers` share the trials of a sweep, and `{}` is an experiment",
         request.experiment.display()
     );
-    Err(ErrorPage::new(ExitCode::Refused, page).help(
+    Err(ErrorPage::refused(
+        what,
         "set `nodes` and `ranks_per_node` of the cluster, or add a search space, such as \
          `optimizer.lr=0.1,0.01`",
     ))
@@ -205,12 +206,12 @@ fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, 
     let (root, own) = here.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     // A script names the folder in lines of its own; what follows a line break would be run.
     if root.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_control) {
-        let page = format!(
-            "error: the working folder `{}` has a line break or another control character in \
+        let what = format!(
+            "the working folder `{}` has a line break or another control character in \
              its path, which scripts cannot hold",
             root.display()
         );
-        return Err(ErrorPage::new(ExitCode::Refused, page).help("rename the folder"));
+        return Err(ErrorPage::refused(what, "rename the folder"));
     }
     let key = new_id();
     let folder = cluster::folder_of(&root.join(LOGS), &key);

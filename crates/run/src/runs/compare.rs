@@ -14,7 +14,7 @@ use crate::record::{Environment, read_environment};
 use crate::report::overlay::{self, Overlay};
 use crate::report::{self, Unit};
 use crate::runs::{self, Difference, Error, Listing, Scalars, Summary};
-use crate::user_error::{ErrorPage, ExitCode};
+use crate::user_error::ErrorPage;
 
 /// Series of steps, which have no last or best value worth a line.
 const OF_STEPS: [&str; 4] = ["lr", "grad_norm", "loss_scale", "samples_per_second"];
@@ -82,10 +82,8 @@ pub fn distinct_runs(words: &[String]) -> Result<Vec<PathBuf>, ErrorPage> {
     for word in words {
         let folder = runs::best_run(Some(word))?;
         if folders.contains(&folder) {
-            let page =
-                format!("error: `{word}` names `{}`, which is compared already", folder.display());
-            return Err(ErrorPage::new(ExitCode::Refused, page)
-                .help("name another run; `ddprun ls` lists them"));
+            let what = format!("`{word}` names `{}`, which is compared already", folder.display());
+            return Err(ErrorPage::refused(what, "name another run; `ddprun ls` lists them"));
         }
         folders.push(folder);
     }
@@ -213,9 +211,11 @@ impl Listing {
             let mut known: Vec<&str> = measured().collect();
             known.sort_unstable();
             known.dedup();
-            let page = format!("error: no run has measured `{name}`");
-            return Err(ErrorPage::new(ExitCode::Refused, page)
-                .help(format!("sort by `start` or one of `{}`", known.join("`, `"))));
+            let what = format!("no run has measured `{name}`");
+            return Err(ErrorPage::refused(
+                what,
+                format!("sort by `start` or one of `{}`", known.join("`, `")),
+            ));
         }
         let monitored = self.runs.iter().find(|run| run.monitor.as_deref() == Some(name));
         let mode = monitored.and_then(|run| run.mode).or_else(|| vocabulary.mode_of(name));

@@ -219,8 +219,8 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), ErrorPage> {
     if others.is_empty() {
         return Ok(());
     }
-    let page = format!(
-        "error: `{word}` is a sweep, but its folder also holds {}:{}",
+    let what = format!(
+        "`{word}` is a sweep, but its folder also holds {}:{}",
         match others.len() {
             1 => "a run".to_owned(),
             n => format!("{n} runs"),
@@ -228,7 +228,7 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), ErrorPage> {
         list(&others)
     );
     let help = "remove or move these runs first, each by its id";
-    Err(ErrorPage::new(ExitCode::Refused, page).help(help))
+    Err(ErrorPage::refused(what, help))
 }
 
 /// A line for each run.
@@ -240,9 +240,9 @@ fn list(runs: &[PathBuf]) -> String {
 /// Refuses a link, which is not what it leads to.
 fn is_no_link(found: &Path) -> Result<(), ErrorPage> {
     if found.is_symlink() {
-        let page = format!("error: `{}` is a link", found.display());
+        let what = format!("`{}` is a link", found.display());
         let help = "name the folder that it leads to, or remove the link";
-        return Err(ErrorPage::new(ExitCode::Refused, page).help(help));
+        return Err(ErrorPage::refused(what, help));
     }
     Ok(())
 }
@@ -258,8 +258,8 @@ fn target_of(found: &Path) -> Result<Target, ErrorPage> {
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
-        let page = format!("error: `{}` may hold files of other runs, too", folder.display());
-        return Err(ErrorPage::new(ExitCode::Refused, page).help("remove this run's files by hand"));
+        let what = format!("`{}` may hold files of other runs, too", folder.display());
+        return Err(ErrorPage::refused(what, "remove this run's files by hand"));
     }
     Ok(Target { logs, checkpoints, is_sweep: false })
 }
@@ -271,17 +271,17 @@ fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), ErrorPage> {
     if checkpoints.starts_with(&project) && checkpoints != project {
         return Ok(());
     }
-    let page = format!(
-        "error: the checkpoints of `{}` are in `{}`, outside of the project `{}`",
+    let what = format!(
+        "the checkpoints of `{}` are in `{}`, outside of the project `{}`",
         from_here(logs).display(),
         checkpoints.display(),
         project.display()
     );
     let help = "if they are this run's, remove that folder by hand, and then the run";
-    Err(ErrorPage::new(ExitCode::Refused, page).help(help))
+    Err(ErrorPage::refused(what, help))
 }
 
-/// True if the checkpoints belong to another run, of whose logs the folder `logs` is a copy; prints a
+/// True if the checkpoints belong to another run and the folder `logs` is a copy of its logs; prints a
 /// note then.
 fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
     let owner = other_owner(checkpoints, logs);
@@ -305,11 +305,11 @@ fn names_one(word: &str, found: &Path) -> Result<(), ErrorPage> {
     if is_id || record::is_run(Path::new(word)) || siblings.len() <= 1 {
         return Ok(());
     }
-    let page = format!("error: `{word}` has {} runs:{}", siblings.len(), list(&siblings));
-    Err(ErrorPage::new(ExitCode::Refused, page).help("name one of them by its id"))
+    let what = format!("`{word}` has {} runs:{}", siblings.len(), list(&siblings));
+    Err(ErrorPage::refused(what, "name one of them by its id"))
 }
 
-/// Refuses a run of whose checkpoints another run has made its first weights.
+/// Refuses a run from whose checkpoints another run has started.
 fn is_not_needed(run: &Target, targets: &[Target]) -> Result<(), ErrorPage> {
     let Some(checkpoints) = &run.checkpoints else { return Ok(()) };
     let Some(all) = run.logs.parent().and_then(Path::parent) else { return Ok(()) };
@@ -319,10 +319,8 @@ fn is_not_needed(run: &Target, targets: &[Target]) -> Result<(), ErrorPage> {
         let goes_too = targets.iter().any(|run| run.logs == other);
         let weights = weights_before(&other).filter(|weights| weights.starts_with(checkpoints));
         if let Some(weights) = weights.filter(|_| !goes_too) {
-            let page = format!("error: `{}` started from `{}`", other.display(), weights.display());
-            return Err(
-                ErrorPage::new(ExitCode::Refused, page).help("remove that run, too, or keep both")
-            );
+            let what = format!("`{}` started from `{}`", other.display(), weights.display());
+            return Err(ErrorPage::refused(what, "remove that run, too, or keep both"));
         }
     }
     Ok(())
@@ -331,8 +329,8 @@ fn is_not_needed(run: &Target, targets: &[Target]) -> Result<(), ErrorPage> {
 /// Keeps others from starting the run while it is removed. A dry run only looks.
 fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, ErrorPage> {
     let held = |holder: &str| {
-        let page = format!("error: `{}` is in use by {holder}", from_here(folder).display());
-        ErrorPage::new(ExitCode::Refused, page).help("wait for that process, or stop it")
+        let what = format!("`{}` is in use by {holder}", from_here(folder).display());
+        ErrorPage::refused(what, "wait for that process, or stop it")
     };
     // One of them may be about to take the lead.
     let workers = sweep::count_workers(folder);

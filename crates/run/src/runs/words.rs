@@ -55,8 +55,9 @@ pub fn or_checkpoint(refusal: ErrorPage, word: &str) -> ErrorPage {
     if refusal.code() != ExitCode::Refused || find_sweep(Path::new(word)).is_some() {
         return refusal;
     }
-    let page = format!("error: there is no run or checkpoint `{word}`");
-    ErrorPage::new(ExitCode::Refused, page).help(
+    let what = format!("there is no run or checkpoint `{word}`");
+    ErrorPage::refused(
+        what,
         "name a run (`<name>` or `<time>-<id>`), or a checkpoint \
          (`checkpoints/<name>/<time>-<id>/best`)",
     )
@@ -87,14 +88,15 @@ pub fn split_inputs(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Er
             rest.is_empty()
         }
         CheckpointRef::Run(..) if is_experiment(first) => {
-            let page = format!("error: `{first}` is not data");
-            return Err(ErrorPage::new(ExitCode::Refused, page).help(of_experiment(first)));
+            let what = format!("`{first}` is not data");
+            return Err(ErrorPage::refused(what, of_experiment(first)));
         }
         CheckpointRef::Run(..) if Path::new(first).exists() => true,
         CheckpointRef::Run(run, _) if is_named(run) => false,
         CheckpointRef::Run(..) => {
-            let page = format!("error: there is no file, folder, run or checkpoint `{first}`");
-            return Err(ErrorPage::new(ExitCode::Refused, page).help(
+            let what = format!("there is no file, folder, run or checkpoint `{first}`");
+            return Err(ErrorPage::refused(
+                what,
                 "name a run first (`ddprun predict RUN INPUT...`), or only the inputs, and the \
                  newest run is taken",
             ));
@@ -102,10 +104,8 @@ pub fn split_inputs(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Er
     };
     let (run, inputs) = if is_input { (None, words) } else { (Some(first), rest) };
     if inputs.is_empty() {
-        let page = "error: there is nothing to predict";
-        return Err(
-            ErrorPage::new(ExitCode::Refused, page).help("name files or folders after the run")
-        );
+        let what = "there is nothing to predict";
+        return Err(ErrorPage::refused(what, "name files or folders after the run"));
     }
     Ok((run, inputs.iter().map(PathBuf::from).collect()))
 }

@@ -84,13 +84,11 @@ fn augment(tta: Option<TestTimeAugmentation>, plan: &mut Plan) -> Result<(), Err
     }
     let has_crop = plan.data.val_transforms.iter().any(|choice| choice.name == CenterCrop::NAME);
     if how.crops() && !has_crop {
-        let page = format!(
-            "error: `--tta {how}` needs a `center_crop` in `data.transforms.val`, in whose place it \
+        let what = format!(
+            "`--tta {how}` needs a `center_crop` in `data.transforms.val`, in whose place it \
              crops"
         );
-        return Err(
-            ErrorPage::new(ExitCode::Refused, page).help("use `--tta hflip`, which needs none")
-        );
+        return Err(ErrorPage::refused(what, "use `--tta hflip`, which needs none"));
     }
     plan.test_time_augmentation = Some(how);
     Ok(())
@@ -213,7 +211,8 @@ fn is_in(table: &str, key: &str) -> bool {
     key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// A change whose paths begin where the command was given, though the run's begin elsewhere.
+/// Resolves the path of a change from the folder of the command, although those of the run begin
+/// elsewhere.
 fn from(here: &Path, change: &str) -> String {
     let is_here = std::env::current_dir().is_ok_and(|now| now == here);
     match change.split_once('=') {
@@ -224,7 +223,7 @@ fn from(here: &Path, change: &str) -> String {
     }
 }
 
-/// Refuses data that the model of the run does not fit, or whose classes are others.
+/// Refuses data that do not fit the model of the run, or have other classes.
 fn fits(description: &StoredRun, now: &Plan) -> Result<(), ErrorPage> {
     let then = &description.plan;
     let classes =

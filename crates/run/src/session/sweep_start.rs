@@ -82,7 +82,7 @@ pub fn number_sweep(
 
 /// The refusal of a range test, which has no trials that could be shared.
 pub fn one_run() -> ErrorPage {
-    let page = "error: a learning-rate range test is one run, and only the trials of a \
+    let what = "a learning-rate range test is one run, and only the trials of a \
                 sweep can be shared";
-    ErrorPage::new(ExitCode::Refused, page).help("run `ddprun sweep` without `--share`")
+    ErrorPage::refused(what, "run `ddprun sweep` without `--share`")
 }

@@ -157,8 +157,8 @@ impl<'a> TrialRunner<'a> {
         Ok(Facts { cores, ..facts })
     }
 
-    /// This program, whose ranks see these GPUs only, numbered from 0; all that we see where none
-    /// are given.
+    /// This program, for ranks that see only these GPUs, numbered from 0; without any, all that this
+    /// process sees.
     fn program_on(&self, gpus: &[usize]) -> Program {
         let mut program = self.program.clone();
         if !gpus.is_empty() {
