@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Manifest;
 use crate::cli::args::{DoctorArgs, Run};
-use crate::cli::train::role;
-use crate::cli::{answer, answers, node_args};
+use crate::cli::node_args::{self, role};
+use crate::cli::{answer, answers};
 use crate::doctor::{
     BUCKET_BYTES, Links, Machine, MachinesProgress, SMALL_BYTES, WorldSizesProgress,
     check_machines, check_world_sizes, slow_machines, speed,

@@ -8,8 +8,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::args::{PlanArgs, ReportArgs, SchemaArgs, ServeArgs};
-use crate::cli::train::role;
-use crate::cli::{answer, node_args, refuse_existing, sweep, verbatim};
+use crate::cli::node_args::{self, role};
+use crate::cli::{answer, refuse_existing, sweep, verbatim};
 use crate::config::{self, Vocabulary, closest};
 use crate::dashboard::{self, Error, Server};
 use crate::files;

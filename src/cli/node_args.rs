@@ -13,6 +13,11 @@ use crate::session;
 use crate::transport;
 use crate::user_error::{ErrorPage, ExitCode};
 
+/// The role of this process, by its environment.
+pub(crate) fn role() -> Result<Role, ErrorPage> {
+    rank_env::from_environment().map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
+}
+
 /// The flags, with the values of torchrun's variables for those that are absent, unless a launcher has
 /// started this process.
 pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, ErrorPage> {

@@ -8,10 +8,11 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use crate::cli::args::PredictArgs;
+use crate::cli::node_args::role;
 use crate::cli::{answer, progress_bar};
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::rank_env::{self, Foreign};
+use crate::launch::rank_env::Foreign;
 use crate::predict::{self, Format, Job, Progress};
 use crate::record::{is_json, json_line, to_stderr};
 use crate::runs::{choose_checkpoint, split_inputs};
@@ -70,9 +71,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, Err
 
 /// The rank of this process, if another launcher has started it.
 fn launched(args: &PredictArgs) -> Result<Option<Foreign>, ErrorPage> {
-    let role = rank_env::from_environment();
-    let role = role.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))?;
-    let Role::Foreign(place) = role else { return Ok(None) };
+    let Role::Foreign(place) = role()? else { return Ok(None) };
     let refuse = |what: &str, help: &str| Err(ErrorPage::refused(what, help));
     if args.out.is_none() {
         return refuse(

@@ -39,8 +39,7 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<ExitCode, Error
         seed: args.seed,
         end: format.end(),
     };
-    let drawn = worker::sample(plan, opened, kinds, &prompt, &sampling)
-        .map_err(|error| ErrorPage::from_error(&error))?;
+    let drawn = worker::sample(plan, opened, kinds, &prompt, &sampling)?;
     let page = format.page(&args.prompt, &prompt, &drawn);
     let object = || json!({ "prompt": args.prompt, "text": page, "tokens": drawn });
     verbatim("sample", object, || page.clone() + "\n")
@@ -64,10 +63,9 @@ fn sample_policy(
     opened: &Opened,
     kinds: &Kinds,
 ) -> Result<ExitCode, ErrorPage> {
-    let failed = |error: worker::Error| ErrorPage::from_error(&error);
     if args.prompt.trim().is_empty() {
         let episodes = worker::roll_out(plan, opened, kinds, args.episodes, args.seed);
-        return match episodes.map_err(failed)? {
+        return match episodes? {
             Some(episodes) => {
                 answer("episodes", || episode_objects(&episodes), || episode_table(&episodes))
             }
@@ -75,7 +73,7 @@ fn sample_policy(
         };
     }
     let seen = parse_observations(plan, &args.prompt)?;
-    let actions = worker::act(plan, opened, kinds, seen, args.seed).map_err(failed)?;
+    let actions = worker::act(plan, opened, kinds, seen, args.seed)?;
     let actions = actions.unwrap_or_default();
     let lines = || actions.iter().map(|action| numbers(action) + "\n").collect();
     answer("actions", || json!({ "actions": actions }), lines)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::answer;
 use crate::cli::args::SweepArgs;
-use crate::cli::train::role;
+use crate::cli::node_args::role;
 use crate::config;
 use crate::files;
 use crate::kinds::Kinds;

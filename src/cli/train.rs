@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::args::{ResumeArgs, Run, run_and_changes};
-use crate::cli::{node_args, sample};
+use crate::cli::node_args::{self, role};
+use crate::cli::sample;
 use crate::config::values;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
@@ -40,11 +41,6 @@ fn conclude(launched: Launched, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         sample::at_the_end(tokens, &logs, kinds);
     }
     Ok(code)
-}
-
-/// The role of this process, by its environment.
-pub(crate) fn role() -> Result<Role, ErrorPage> {
-    launch::rank_env::from_environment().map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
 }
 
 /// `ddprun worker`: a rank that our own parent started.
