@@ -1,8 +1,8 @@
 //! One function for each reader of bytes that others wrote, for the fuzz targets of the package in
 //! `fuzz/`.
 //!
-//! Each takes any bytes and panics only on a bug: bytes that cannot be used are refused in words, and
-//! what was understood stays the same when it is written and read again.
+//! Each takes any bytes and panics only on a bug: bytes that cannot be used are refused in words,
+//! and what was understood stays the same when it is written and read again.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
-//! [`data`], [`record`], [`collective`]) and calls [`cli::run`]. What this project's tests and benchmarks need
-//! beside that is in `internals`.
+//! [`data`], [`record`], [`collective`]) and calls [`cli::run`]. What this project's tests and
+//! benchmarks need beside that is in `internals`.
 //!
 //! A program may drive an engine by itself, here with batches of its own:
 //! ```

@@ -14,7 +14,8 @@ const MAX_HEAD_LENGTH: usize = 12;
 /// Most pairs of classes that are taken for each other.
 const MAX_PAIRS: usize = 10;
 
-/// A table of the classes, the confusions between them, and the worst samples, each if there is one.
+/// A table of the classes, the confusions between them, and the worst samples, each if there is
+/// one.
 pub(crate) fn of(details: &Details) -> String {
     let (classes, targets) = (classes(details), targets(details));
     let parts = [classes, targets, square(details), pairs(details), worst(details)];

@@ -18,8 +18,8 @@ pub(crate) fn role() -> Result<Role, ErrorPage> {
     rank_env::from_environment().map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
 }
 
-/// The flags, with the values of torchrun's variables for those that are absent, unless a launcher has
-/// started this process.
+/// The flags, with the values of torchrun's variables for those that are absent, unless a launcher
+/// has started this process.
 pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, ErrorPage> {
     if !matches!(role, Role::Parent) {
         return Ok(launch.clone());

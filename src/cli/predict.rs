@@ -1,5 +1,5 @@
-//! `ddprun predict [RUN | CHECKPOINT] INPUT...`: predictions of a run's best checkpoint for unlabelled
-//! files.
+//! `ddprun predict [RUN | CHECKPOINT] INPUT...`: predictions of a run's best checkpoint for
+//! unlabelled files.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};

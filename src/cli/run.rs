@@ -103,8 +103,8 @@ fn outlive_file_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
-/// Like [`dispatch`]; a panic, which reports by itself where it was, ends with a page as well. Ranks
-/// end with this process.
+/// Like [`dispatch`]; a panic, which reports by itself where it was, ends with a page as well.
+/// Ranks end with this process.
 fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     catch_unwind(AssertUnwindSafe(|| dispatch(args, kinds))).unwrap_or_else(|_| {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());

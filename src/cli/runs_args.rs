@@ -1,5 +1,5 @@
-//! The command lines of the verbs that look after runs (`ls`, `compare`, `tag`, `logs`, `rm`) and jobs
-//! on clusters (`submit`, `jobs`, `cancel`).
+//! The command lines of the verbs that look after runs (`ls`, `compare`, `tag`, `logs`, `rm`) and
+//! jobs on clusters (`submit`, `jobs`, `cancel`).
 
 use std::path::PathBuf;
 

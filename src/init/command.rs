@@ -64,7 +64,8 @@ fn listed(notes: &[(&'static str, String)]) -> String {
 
 const QUICKSTART: &str = include_str!("../../experiments/quickstart.toml");
 
-/// The experiment of the quickstart, with the commands in its comments as they are in its new place.
+/// The experiment of the quickstart, with the commands in its comments as they are in its new
+/// place.
 fn quickstart() -> String {
     QUICKSTART
         .replace("cargo run --release -- ", "ddprun ")

@@ -60,7 +60,8 @@ impl Images {
     }
 }
 
-/// Folders in which the images of the table at `file` are searched: beside it, and the folders there.
+/// Folders in which the images of the table at `file` are searched: beside it, and the folders
+/// there.
 fn places(file: &Path) -> Vec<(Option<PathBuf>, PathBuf)> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let here = if folder == Path::new("") { Path::new(".") } else { folder };

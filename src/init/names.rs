@@ -1,5 +1,5 @@
-//! Entries of folders, in order and without hidden ones, and the form of names and numbers in comments
-//! and files.
+//! Entries of folders, in order and without hidden ones, and the form of names and numbers in
+//! comments and files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -41,8 +41,8 @@ pub(super) fn part_of(name: &str) -> Option<Part> {
         .find_map(|(part, names)| is_in(names).then_some(part))
 }
 
-/// The part that the words of a name stand for, if they do not contradict each other. A class may have
-/// such a name, too, so this counts only together with other signs.
+/// The part that the words of a name stand for, if they do not contradict each other. A class may
+/// have such a name, too, so this counts only together with other signs.
 fn part_by_word(name: &str) -> Option<Part> {
     let mut found = words(name).into_iter().filter_map(|word| {
         let is_in = |names: &[&str]| names.contains(&word.as_str());
@@ -157,8 +157,8 @@ pub(super) fn unwrapped(at: &Path) -> PathBuf {
     }
 }
 
-/// The folder that holds the data of a part, whatever the names of the folders in it: Kaggle's archives
-/// have `training_set/training_set` and `seg_pred/seg_pred`.
+/// The folder that holds the data of a part, whatever the names of the folders in it: Kaggle's
+/// archives have `training_set/training_set` and `seg_pred/seg_pred`.
 pub(super) fn unwrapped_part(at: &Path) -> PathBuf {
     let mut at = at.to_owned();
     loop {

@@ -90,8 +90,8 @@ fn shorter(cameras: &Cameras) -> usize {
     height.min(width)
 }
 
-/// Transforms that make large images smaller, in training and in validation alike: an action may be a
-/// position in them. Their values are normalized by the statistics of the data.
+/// Transforms that make large images smaller, in training and in validation alike: an action may be
+/// a position in them. Their values are normalized by the statistics of the data.
 fn transforms(cameras: &Cameras) -> String {
     if shorter(cameras) <= MAX_SIDE {
         return String::new();

@@ -227,8 +227,8 @@ fn class_folders(train: &Path, options: &[(&str, Value)]) -> Result<RecognisedDa
     Ok(RecognisedData::new("image_folder", &options, Task::Images(train.to_owned())).noting(notes))
 }
 
-/// The parts of a folder of images or recordings, by the names of its folders. `None` if none of them
-/// is a part to train on, or if it holds neither.
+/// The parts of a folder of images or recordings, by the names of its folders. `None` if none of
+/// them is a part to train on, or if it holds neither.
 fn split(at: &Path, folders: &Parts) -> Result<Option<RecognisedData>, ErrorPage> {
     let Some(train) = &folders.train else {
         return refuse_without_train(at, folders).map(|()| None);

@@ -49,8 +49,8 @@ pub(super) struct RecognisedData {
 pub(super) enum Task {
     /// Classes of photos: the folder to train on.
     Images(PathBuf),
-    /// Answers of a table for the images that it lists; `side` is the median of the shorter sides, in
-    /// pixels.
+    /// Answers of a table for the images that it lists; `side` is the median of the shorter sides,
+    /// in pixels.
     ImageTable { answer: ImageAnswer, side: u32 },
     /// Classes of small grey images.
     Digits,

@@ -273,7 +273,8 @@ struct Target {
 }
 
 impl Target {
-    /// Finds the target: the column of `--target`, one with a usual name, or the last that could be it.
+    /// Finds the target: the column of `--target`, one with a usual name, or the last that could be
+    /// it.
     fn of(file: &Path, table: &Table, request: InitRequest<'_>) -> Result<Self, ErrorPage> {
         let (at, why) = place(file, table, request)?;
         let name = table.names[at].clone();

@@ -1,6 +1,6 @@
-//! Predicts many inputs, part by part, on several ranks. With a file to write, finished parts are kept
-//! beside it, so that a second start continues; without one, rows are written as soon as those before
-//! them are.
+//! Predicts many inputs, part by part, on several ranks. With a file to write, finished parts are
+//! kept beside it, so that a second start continues; without one, rows are written as soon as those
+//! before them are.
 //!
 //! Ranks that we start are threads, each with a model of its own and its share of the cores; with
 //! GPUs each has the next one. Ranks of another launcher are processes, which share the work
@@ -261,8 +261,8 @@ impl SharedWork<'_> {
         Ok(())
     }
 
-    /// Lets the ranks of this process do the `open` parts, each after `wait`, and give their rows to
-    /// `keep`.
+    /// Lets the ranks of this process do the `open` parts, each after `wait`, and give their rows
+    /// to `keep`.
     fn on_ranks(
         &self,
         open: &[usize],
@@ -332,8 +332,8 @@ fn identity(job: &Job<'_>, found: &Inputs) -> Identity {
     }
 }
 
-/// Hash of the named paths, and of each input file in them. Other files in a folder do not count: the
-/// output may be among them.
+/// Hash of the named paths, and of each input file in them. Other files in a folder do not count:
+/// the output may be among them.
 fn digest(items: &Items, paths: &[PathBuf]) -> String {
     let mut inputs = blake3::Hasher::new();
     inputs.update(&items.len().to_le_bytes());

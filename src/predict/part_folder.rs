@@ -7,8 +7,8 @@
 //! join.lock        held by the process that joins the file
 //! ```
 //!
-//! The ranks of a launcher share the folder, so they need no connection between them, and a rank that
-//! is killed loses only a part.
+//! The ranks of a launcher share the folder, so they need no connection between them, and a rank
+//! that is killed loses only a part.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -115,8 +115,8 @@ impl<'a> PartFolder<'a> {
         others.chain(is_other.then_some(job)).min()
     }
 
-    /// Removes the files of a job, and the folder if nothing else is in it. Its first file goes first:
-    /// others see by it that all is over.
+    /// Removes the files of a job, and the folder if nothing else is in it. Its first file goes
+    /// first: others see by it that all is over.
     fn clear(&self) -> Result<(), Error> {
         let gone = |error: files::Error| match error {
             files::Error::Io { reason, .. } if reason.kind() == ErrorKind::NotFound => Ok(()),

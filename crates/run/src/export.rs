@@ -1,5 +1,5 @@
-//! A checkpoint -> files for other programs: weights as safetensors, a model as ONNX, adapters as PEFT
-//! reads them, and a description of the inputs.
+//! A checkpoint -> files for other programs: weights as safetensors, a model as ONNX, adapters as
+//! PEFT reads them, and a description of the inputs.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Connects several machines, measures how fast they exchange gradients, and compares the results of a
-//! few steps of the experiment on each machine alone and on all together.
+//! Connects several machines, measures how fast they exchange gradients, and compares the results
+//! of a few steps of the experiment on each machine alone and on all together.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Each part of a run once, in a temporary folder: two steps with an evaluation and a save, a resume
-//! from it, and inputs for a prediction.
+//! Each part of a run once, in a temporary folder: two steps with an evaluation and a save, a
+//! resume from it, and inputs for a prediction.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

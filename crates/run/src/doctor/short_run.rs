@@ -54,7 +54,8 @@ pub(crate) fn train_in(
     run(plan, (folders, resume), None, room)
 }
 
-/// Trains this machine's ranks. Returns the time, and on node 0 the manifest of the last checkpoint.
+/// Trains this machine's ranks. Returns the time, and on node 0 the manifest of the last
+/// checkpoint.
 pub(crate) fn train_together(
     plan: &Plan,
     nodes: &mut Nodes,
@@ -161,8 +162,8 @@ impl ScratchFolder {
         self.path.join(name)
     }
 
-    /// Leaves the folder to the user under a name that `ls` shows, because a failure names the `log`
-    /// in it.
+    /// Leaves the folder to the user under a name that `ls` shows, because a failure names the
+    /// `log` in it.
     fn keep(&mut self, log: &mut PathBuf) {
         let name = if self.is_alone { "doctor" } else { "ddprun-try" };
         let kept = self.path.with_file_name(format!("{name}-{:08x}", files::random() as u32));

@@ -21,8 +21,8 @@ pub enum WorldSizesProgress<'a> {
     Trained { world: WorldSize, manifest: &'a Manifest, time: Duration },
 }
 
-/// Trains the first `steps` of the experiment at `path` with `changes` at each of `world_sizes`, and
-/// compares the checkpoints.
+/// Trains the first `steps` of the experiment at `path` with `changes` at each of `world_sizes`,
+/// and compares the checkpoints.
 ///
 /// # Errors
 ///

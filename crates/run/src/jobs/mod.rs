@@ -121,8 +121,8 @@ fn states(
     Ok(kind.states(&answer))
 }
 
-/// The cluster that a job was submitted to. Its file may come from elsewhere, so it is checked like a
-/// table of `ddprun.toml`.
+/// The cluster that a job was submitted to. Its file may come from elsewhere, so it is checked like
+/// a table of `ddprun.toml`.
 pub fn cluster_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
     let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
     if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {

@@ -264,8 +264,8 @@ fn refuse_without_cuda(
 }
 
 /// Submits the job whose files are written. Returns its id. A program that could not be run has
-/// submitted nothing, so that nothing is left. After another failure, such as a timeout, the job may
-/// be queued all the same, and needs its files.
+/// submitted nothing, so that nothing is left. After another failure, such as a timeout, the job
+/// may be queued all the same, and needs its files.
 fn submit_files(
     job: &Job,
     described: &clusters::Cluster,

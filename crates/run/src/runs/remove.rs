@@ -264,8 +264,8 @@ fn target_of(found: &Path) -> Result<Target, ErrorPage> {
     Ok(Target { logs, checkpoints, is_sweep: false })
 }
 
-/// Refuses checkpoints that are elsewhere: the description of a run that came from somebody else may
-/// name any folder.
+/// Refuses checkpoints that are elsewhere: the description of a run that came from somebody else
+/// may name any folder.
 fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), ErrorPage> {
     let Some(project) = project_of(logs) else { return Ok(()) };
     if checkpoints.starts_with(&project) && checkpoints != project {
@@ -281,8 +281,8 @@ fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), ErrorPage> {
     Err(ErrorPage::refused(what, help))
 }
 
-/// True if the checkpoints belong to another run and the folder `logs` is a copy of its logs; prints a
-/// note then.
+/// True if the checkpoints belong to another run and the folder `logs` is a copy of its logs;
+/// prints a note then.
 fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
     let owner = other_owner(checkpoints, logs);
     if let Some(owner) = &owner {

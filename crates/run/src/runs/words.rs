@@ -63,9 +63,9 @@ pub fn or_checkpoint(refusal: ErrorPage, word: &str) -> ErrorPage {
     )
 }
 
-/// Splits the words of a prediction into the run or checkpoint, if the first word names one, and the
-/// inputs. A word that is a run as well as a file or folder is the run if inputs follow, and the
-/// input if it stands alone.
+/// Splits the words of a prediction into the run or checkpoint, if the first word names one, and
+/// the inputs. A word that is a run as well as a file or folder is the run if inputs follow, and
+/// the input if it stands alone.
 pub fn split_inputs(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), ErrorPage> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let is_run = |path: &Path| is_run(path) || path.join(JOURNAL).is_file();

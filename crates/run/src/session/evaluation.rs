@@ -1,5 +1,5 @@
-//! The plan of an evaluation: of a run, on its own or on other data or computed in another way, or of
-//! given weights.
+//! The plan of an evaluation: of a run, on its own or on other data or computed in another way, or
+//! of given weights.
 //!
 //! Facts that the run found out about its data (means, categories, classes) stay as they were; data
 //! with other classes or shapes are refused.
@@ -53,8 +53,8 @@ pub fn evaluation_of_run(
     Ok(plan)
 }
 
-/// The plan to evaluate the model of an experiment with these weights, all of which must fit. Nothing
-/// is left behind but data that the experiment wants generated.
+/// The plan to evaluate the model of an experiment with these weights, all of which must fit.
+/// Nothing is left behind but data that the experiment wants generated.
 pub fn evaluation_of_weights(
     weights: &Path,
     experiment: &Path,
@@ -242,8 +242,8 @@ fn fits(description: &StoredRun, now: &Plan) -> Result<(), ErrorPage> {
 }
 
 /// Describes columns to predict, or series, that are others or in another order: each has a place
-/// among the outputs, and a mean and a deviation of its own. Runs from before their names were stored
-/// have none.
+/// among the outputs, and a mean and a deviation of its own. Runs from before their names were
+/// stored have none.
 fn other_targets(now: &[TargetColumn], then: &[TargetColumn]) -> Option<String> {
     let names = |columns: &[TargetColumn]| -> Vec<String> {
         columns.iter().map(|column| format!("`{}`", column.name)).collect()

@@ -1,5 +1,5 @@
-//! The checkpoints from which the trials of a sweep start: all from the same, also when the run that
-//! the words name has a better one by now, or has deleted them.
+//! The checkpoints from which the trials of a sweep start: all from the same, also when the run
+//! that the words name has a better one by now, or has deleted them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

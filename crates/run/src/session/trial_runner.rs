@@ -52,8 +52,8 @@ fn without_mark(refusal: &ErrorPage) -> String {
     refusal.page().trim_start_matches("error: ").to_owned()
 }
 
-/// Treatment of data other than those that a trial began with: one without a checkpoint was trained on
-/// none.
+/// Treatment of data other than those that a trial began with: one without a checkpoint was trained
+/// on none.
 fn on_other_data(folders: &RunFolders) -> OtherData {
     let has_none = checkpoint::all(&folders.checkpoints).is_ok_and(|all| all.is_empty());
     if has_none { OtherData::Begun } else { OtherData::Refused }
@@ -157,8 +157,8 @@ impl<'a> TrialRunner<'a> {
         Ok(Facts { cores, ..facts })
     }
 
-    /// This program, for ranks that see only these GPUs, numbered from 0; without any, all that this
-    /// process sees.
+    /// This program, for ranks that see only these GPUs, numbered from 0; without any, all that
+    /// this process sees.
     fn program_on(&self, gpus: &[usize]) -> Program {
         let mut program = self.program.clone();
         if !gpus.is_empty() {
