@@ -79,7 +79,7 @@ impl Predictor {
     /// `error`.
     pub fn predict(&mut self, inputs: &[impl AsRef<Path>]) -> Result<Predictions, Error> {
         let paths: Vec<PathBuf> = inputs.iter().map(|path| path.as_ref().to_owned()).collect();
-        let inputs = self.inputs(&paths)?;
+        let inputs = read(self.source.as_ref(), &self.plan, &paths, &self.transforms)?;
         let form = Form::of(&self.plan, &inputs, None)?;
         let mut rows = Vec::new();
         for part in parts(&inputs, self.plan.val_batch_size.count()) {
@@ -91,11 +91,6 @@ impl Predictor {
     /// The plan of the run.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    /// Files and folders as samples.
-    pub(crate) fn inputs(&self, paths: &[PathBuf]) -> Result<Inputs, Error> {
-        read(self.source.as_ref(), &self.plan, paths, &self.transforms)
     }
 
     /// The rows of some items.
