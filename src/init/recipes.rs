@@ -1,4 +1,4 @@
-//! RecognisedData data -> the tables of an experiment, with the reasons for their values.
+//! Recognised data -> the tables of an experiment, with the reasons for their values.
 
 use crate::init::image_recipes::{digits, images, listed};
 use crate::init::images::Photos;

@@ -107,27 +107,27 @@ fn what_is_stored_of_any_data_with_any_key_is_read_again() {
         for changes in SHARED {
             let asked: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
             let texts = [&with_val, &without_val];
-            let n = texts.iter().filter(|text| is_read_again(text, &asked, &vocabulary)).count();
+            let n = texts.iter().filter(|text| is_read_again(text, &asked, vocabulary)).count();
             *good.entry(changes).or_default() += n;
         }
         for key in &kind.keys {
             let own = given(key, "data.");
-            let alone = is_read_again(&with_val, std::slice::from_ref(&own), &vocabulary);
+            let alone = is_read_again(&with_val, std::slice::from_ref(&own), vocabulary);
             let split = "data.val_fraction=0.25".to_owned();
-            let held_out = is_read_again(&without_val, &[own.clone(), split.clone()], &vocabulary);
+            let held_out = is_read_again(&without_val, &[own.clone(), split.clone()], vocabulary);
             // A key may stand in the place of another one, or need one.
             let instead = with_val.lines().any(|line| {
                 let others: Vec<&str> = with_val.lines().filter(|other| *other != line).collect();
-                is_read_again(&others.join("\n"), &[given(key, "data.")], &vocabulary)
+                is_read_again(&others.join("\n"), &[given(key, "data.")], vocabulary)
             });
             let with_another = || {
                 let others = kind.keys.iter().filter(|other| other.name != key.name);
                 others.map(|other| given(other, "data.")).any(|other| {
                     let both = [own.clone(), other.clone()];
                     let split = [own.clone(), other, split.clone()];
-                    is_read_again(&with_val, &both, &vocabulary)
-                        || is_read_again(&without_val, &both, &vocabulary)
-                        || is_read_again(&without_val, &split, &vocabulary)
+                    is_read_again(&with_val, &both, vocabulary)
+                        || is_read_again(&without_val, &both, vocabulary)
+                        || is_read_again(&without_val, &split, vocabulary)
                 })
             };
             let is_good = alone || held_out || instead || key.required || with_another();
@@ -150,10 +150,10 @@ fn what_is_stored_of_any_kind_with_any_of_its_keys_is_read_again() {
             let needed = needed.map(|key| given(key, &format!("{table}.")));
             let name = format!("{table}.name={}", kind.name);
             let base: Vec<String> = std::iter::once(name).chain(needed).collect();
-            n += usize::from(is_read_again(&text, &base, &vocabulary));
+            n += usize::from(is_read_again(&text, &base, vocabulary));
             for key in kind.keys.iter().filter(|key| !key.required) {
                 let changes = [base.clone(), vec![given(key, &format!("{table}."))]].concat();
-                n += usize::from(is_read_again(&text, &changes, &vocabulary));
+                n += usize::from(is_read_again(&text, &changes, vocabulary));
             }
         }
     }
