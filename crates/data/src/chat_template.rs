@@ -1,9 +1,9 @@
-//! Messages of a chat -> one text, by the Jinja template that stands beside a model's tokenizer, as
-//! transformers' `apply_chat_template` writes it.
+//! Renders the messages of a chat as one text, by the Jinja template that stands beside a model's
+//! tokenizer, as transformers' `apply_chat_template` does.
 //!
-//! What a template may use of Python (`strip`, slices, `tojson`, `raise_exception`, `break` ...) is
-//! here; `strftime_now` is not, so that templates write the same on every day, which those of Llama
-//! can.
+//! Templates may use the parts of Python that transformers offers them (`strip`, slices, `tojson`,
+//! `raise_exception`, `break` ...), except `strftime_now`: templates write the same on every day.
+//! Llama's templates work without it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ const EXPECTED: &str = "`chatml`, or a file with a Jinja template, as `chat_temp
                         a model on the HuggingFace hub";
 /// Steps of a template, which ends in a few thousand.
 const MAX_STEPS: u64 = 50_000_000;
-/// What stands around an answer in a text; these are no characters.
+/// Marks around an answer in a rendered text (noncharacters of Unicode).
 const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 
 /// A template, with the words of its tokenizer.
@@ -40,7 +40,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// `bos_token`, `eos_token` ...
     words: BTreeMap<String, String>,
-    /// Whether it marks what the assistant writes.
+    /// True if the template marks what the assistant writes.
     has_marks: bool,
 }
 
@@ -101,7 +101,8 @@ impl ChatTemplate {
         Ok(rendered)
     }
 
-    /// What the messages of the assistant add to a prompt for them.
+    /// Ranges of the assistant's messages in `text`: each is what the message adds to the prompt
+    /// for it.
     fn answers(&self, messages: &[Json], text: &str) -> Result<Vec<Range<usize>>, String> {
         let is_answer = |i: &usize| messages[*i]["role"] == "assistant";
         let answer = |i: usize| {
@@ -152,7 +153,7 @@ fn unmarked(marked: &str) -> Rendered {
     Rendered { text, answers }
 }
 
-/// What templates may use, as in transformers.
+/// The Jinja environment of templates, as in transformers.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax =
@@ -250,7 +251,7 @@ fn beside(tokenizer: &Path, name: &str) -> PathBuf {
     tokenizer.with_file_name(name)
 }
 
-/// What `tokenizer_config.json` says; nothing if there is none.
+/// Contents of `tokenizer_config.json`; empty if there is none.
 fn config(tokenizer: &Path) -> Result<Json, Error> {
     let path = beside(tokenizer, "tokenizer_config.json");
     if !path.is_file() {

@@ -30,7 +30,7 @@ pub struct Batch {
     pub unreadable: u64,
 }
 
-/// What a model should answer for a sample.
+/// The expected answer to a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     /// A class label.
@@ -43,7 +43,7 @@ pub enum Target {
     Classes(Vec<u32>),
 }
 
-/// How far off a forecast without a model is, over all samples and numbers of a split.
+/// Error of a forecast without a model, over all samples and numbers of a split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
     /// `naive` repeats the last value, `seasonal_naive` the last season.
@@ -59,7 +59,6 @@ pub trait Dataset: Send + Sync {
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there is no sample.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,7 +71,7 @@ pub trait Dataset: Send + Sync {
         &[]
     }
 
-    /// Whether targets are classes (else numbers).
+    /// True if targets are classes, false if they are numbers.
     fn classifies(&self) -> bool;
 
     /// The class of sample `index`, where it has one that is known without loading it.
@@ -80,7 +79,7 @@ pub trait Dataset: Send + Sync {
         None
     }
 
-    /// What messages call sample `index`: its file, if it has one.
+    /// Name of sample `index` in messages: its file, if it has one.
     fn name(&self, index: usize) -> String;
 
     /// The file of sample `index`, and its line there, from 1, if the file holds several; `None` if

@@ -1,13 +1,13 @@
-//! Where trained policies are tried.
+//! Simulated environments in which trained policies are evaluated.
 
 use crate::transform::Pixels;
 
 /// A task that a policy of actions is to solve: one attempt of it.
 pub trait Environment: Send {
-    /// What is seen now, in the units of the data.
+    /// The current observation, in the units of the data.
     fn observe(&self) -> Vec<f32>;
 
-    /// What each camera sees now; empty without cameras.
+    /// The current image of each camera; empty without cameras.
     fn images(&self) -> Vec<Pixels> {
         Vec::new()
     }
@@ -15,7 +15,7 @@ pub trait Environment: Send {
     /// Does `action`, in the units of the data.
     fn step(&mut self, action: &[f32]);
 
-    /// Whether the goal is reached.
+    /// True if the goal is reached.
     fn is_solved(&self) -> bool;
 
     /// Actions after which an attempt is over.

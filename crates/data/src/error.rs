@@ -1,5 +1,4 @@
-//! What can be wrong with data: each variant a fact with its operands, its remedy in
-//! [`Error::help`].
+//! Errors of data: each variant is a fact with its operands, its remedy is in [`Error::help`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,19 +30,19 @@ pub enum Error {
     /// A file or folder is not there.
     #[error("{what} `{}` does not exist", shown(.path))]
     Missing {
-        /// What should be there: "the training folder".
+        /// The missing thing, as in "the training folder".
         what: &'static str,
         path: PathBuf,
-        /// What it should hold.
+        /// The contents that were expected.
         expected: &'static str,
     },
     /// A file stands where a folder is needed.
     #[error("{what} `{}` is not a folder", shown(.path))]
     NotAFolder {
-        /// What should be there.
+        /// The missing thing.
         what: &'static str,
         path: PathBuf,
-        /// What it should hold.
+        /// The contents that were expected.
         expected: &'static str,
     },
     /// Shapes cannot be written: a folder without permission, a full disk.
@@ -94,7 +93,7 @@ pub enum Error {
     #[error("`{}` is empty", shown(.path))]
     Empty {
         path: PathBuf,
-        /// What it should hold.
+        /// The contents that were expected.
         expected: &'static str,
     },
     /// A file is not what its format demands.
@@ -103,7 +102,7 @@ pub enum Error {
     /// The same, where something can be done about it.
     #[error("`{}`: {what}", shown(.path))]
     WithHelp { path: PathBuf, what: String, help: String },
-    /// What is generated cannot be used.
+    /// The generated data cannot be used.
     #[error("the generated data: {what}")]
     Generated { what: String },
     /// A cell or line of a table is not usable.
@@ -132,7 +131,7 @@ pub enum Error {
         path: PathBuf,
         /// Counted from 1, the header included.
         line: u64,
-        /// What is wrong with its date.
+        /// The problem with its date.
         what: String,
     },
     /// A table has no column of this name.
@@ -153,7 +152,7 @@ pub enum Error {
         /// The key of the experiment that names it: `data.inputs[1]`
         key: String,
         path: PathBuf,
-        /// Its first line that is not empty.
+        /// The first line that is not empty.
         line: u64,
         /// The missing key.
         name: String,
@@ -171,14 +170,14 @@ pub enum Error {
         rows: usize,
         /// Distinct values of the target.
         classes: usize,
-        /// Whether all of these are numbers.
+        /// True if all of these are numbers.
         are_numbers: bool,
     },
     /// No sample of a part has a token that counts.
     #[error("`{}`: {what}", shown(.path))]
     AnswersCutOff {
         path: PathBuf,
-        /// Of which part, and why.
+        /// The part, and the reason.
         what: String,
         /// Tokens before the answers: half of them begin later.
         begin: usize,
@@ -188,7 +187,7 @@ pub enum Error {
     TooMuch {
         /// The text.
         path: PathBuf,
-        /// Of what: "30 s of processor time".
+        /// The exhausted resource, as in "30 s of processor time".
         taken: String,
     },
     /// A data set has no images of this camera.
@@ -241,7 +240,7 @@ pub enum Error {
     Sample {
         /// Index in its data set.
         index: usize,
-        /// Which file, and why.
+        /// The file, and the reason.
         source: SampleError,
     },
     /// So many samples in a row cannot be read that the data set as a whole is at fault.
@@ -458,11 +457,7 @@ impl UserError for Error {
 pub enum SampleError {
     /// The operating system refused.
     #[error("cannot read `{}`: {source}", shown(.path))]
-    Io {
-        path: PathBuf,
-        /// Its reason.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file is there but is not a usable image.
     #[error("cannot decode `{}`: {reason}", shown(.path))]
     Decode { path: PathBuf, reason: String },
@@ -470,16 +465,12 @@ pub enum SampleError {
     #[error("`{}` is too large: {reason}", shown(.path))]
     TooLarge {
         path: PathBuf,
-        /// How large it is, and how large it may be.
+        /// The size, and the largest one allowed.
         reason: String,
     },
     /// An image among observations is not usable.
     #[error("cannot read {name}: {reason}")]
-    Image {
-        /// Which one.
-        name: String,
-        reason: String,
-    },
+    Image { name: String, reason: String },
     /// The decoder or a transform panicked.
     #[error("the decoder panicked on {name}: {message}")]
     Panicked {
@@ -511,7 +502,7 @@ impl SampleError {
     }
 }
 
-/// Whether the name of a column is a number, as where a table has no header line.
+/// True if a column name is a number, as in a table without a header line.
 pub(crate) fn is_number(name: &str) -> bool {
     name.parse::<f64>().is_ok()
 }
@@ -579,11 +570,11 @@ fn without_images(root: &Path, classes: &[String]) -> String {
 pub(crate) struct NotDownloaded;
 
 impl NotDownloaded {
-    /// What to do about it.
+    /// The remedy.
     pub(crate) const HELP: &'static str =
         "run `git lfs pull` in its folder, or download the file itself";
 
-    /// Whether that is why a file could not be read.
+    /// True if an error of reading a file means this.
     pub(crate) fn is_why(error: &io::Error) -> bool {
         error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
     }

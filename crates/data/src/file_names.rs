@@ -1,4 +1,4 @@
-//! What the name of a file says of it.
+//! File names: kinds of files by their endings, and hidden files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,14 +12,14 @@ pub const IMAGE_ENDINGS: [&str; 10] =
 /// The same in words.
 pub(crate) const IMAGES: &str = "images (.jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff .webp)";
 
-/// Whether it is called like an image.
+/// True if the name ends like an image's.
 pub fn is_image(name: &OsStr) -> bool {
     let lower = OsString::from_vec(name.as_bytes().to_ascii_lowercase());
     IMAGE_ENDINGS.iter().any(|ending| lower.as_bytes().ends_with(ending.as_bytes()))
 }
 
-/// Whether a name begins with a dot: what a file browser hides, such as the resource forks of macOS
-/// (`._1.png`), or is that of the folder in which archives of macOS hold these.
+/// True for names that begin with a dot, which file browsers hide, such as the resource forks of
+/// macOS (`._1.png`), and for the folder in which archives of macOS hold these.
 pub fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") || name == "__MACOSX"
 }
@@ -38,7 +38,7 @@ const MAX_ENDING_LENGTH: usize = 8;
 /// Files in folders that are not called like what is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// How many of each ending, in small letters without the dot; empty for none.
+    /// Number of files by ending, in small letters without the dot; an empty one for none.
     pub(crate) endings: BTreeMap<String, u64>,
     /// Files that are called so, with a dot before it.
     pub(crate) hidden: u64,

@@ -1,9 +1,9 @@
-//! What the data of a run are, so that the run goes on with the same: samples, classes, shapes, and
-//! marks of the files.
+//! Fingerprint of a run's data, so that a resumed run continues with the same data: samples,
+//! classes, shapes, and marks of the files.
 //!
 //! Nothing is decoded. A file of a table, a text or tokens is marked by its size and contents, an
-//! image or a recording by its name and size, and in small folders by its contents too. What would
-//! take too long is left out: sizes in very large folders, and most of a very large file.
+//! image or a recording by its name and size, and in small folders by its contents too. Reads that
+//! would take too long are left out: sizes in very large folders, and most of a very large file.
 
 mod changes;
 
@@ -35,12 +35,12 @@ const MAX_READ_BYTES: u64 = 64 << 20;
 const MAX_LISTED_FILES: usize = 20_000;
 /// Bytes of a file that is read from end to end.
 const WHOLE: u64 = 256 << 20;
-/// Of a longer one, so many pieces are read ...
+/// Number of pieces that are read of a longer file ...
 const PIECES: u64 = 64;
 /// ... of this many bytes.
 const PIECE: usize = 64 << 10;
 
-/// What the data of a run are; `data.json` in its folder.
+/// Fingerprint of a run's data; `data.json` in its folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     format: u32,
@@ -79,14 +79,14 @@ struct Part {
 struct Mark {
     /// Below the folder.
     path: String,
-    /// Its size; `None` where it was not looked at, or the file cannot be read.
+    /// Size; `None` if it was not looked at, or the file cannot be read.
     bytes: Option<u64>,
     /// BLAKE3 of its contents, or of pieces of them; `None` where they were not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     blake3: Option<String>,
 }
 
-/// How closely the files of a part are looked at.
+/// Thoroughness of the check of a part's files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckLevel {
     Names,
@@ -108,7 +108,7 @@ impl CheckLevel {
 }
 
 impl Fingerprint {
-    /// Of data as they were surveyed.
+    /// Fingerprint of surveyed data.
     pub fn of(facts: &DataFacts, source: &dyn DataSource) -> Result<Self, Error> {
         Ok(Self {
             format: FORMAT,
@@ -122,8 +122,7 @@ impl Fingerprint {
         })
     }
 
-    /// What the plan of a run alone says of its data: all that is known of runs of earlier
-    /// versions.
+    /// Fingerprint from the plan of a run alone: all that is known of runs of earlier versions.
     pub fn of_plan(plan: &DataPlan) -> Self {
         Self {
             format: FORMAT,

@@ -1,4 +1,4 @@
-//! What a trained model is asked about: files without answers -> samples, and what each is called.
+//! Inputs of a trained model: files without answers -> samples, and their names.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::walk::files_below;
 /// Folders in folders that are looked into.
 const MAX_DEPTH: usize = 64;
 
-/// What is to be predicted, and what the run knows of such data.
+/// The inputs to predict for, and the run's knowledge of such data.
 #[derive(Clone, Copy, Debug)]
 pub struct Predicting<'a> {
     /// Files and folders.
@@ -31,16 +31,14 @@ pub struct Predicting<'a> {
 pub struct Inputs {
     /// The samples. Their targets are the tokens that follow in a text, and else have no meaning.
     pub samples: Arc<dyn Dataset>,
-    /// What an answer is given for, in the order of the inputs.
+    /// The items that answers are given for, in the order of the inputs.
     pub items: Items,
-    /// What an answer is.
     pub answers: Answers,
-    /// What is worth a look, in words: categories that no training row has, dates that could not be
-    /// told.
+    /// Notes for the user: categories that no training row has, dates that could not be determined.
     pub notes: Vec<String>,
 }
 
-/// What answers are given for.
+/// The items that answers are given for.
 #[derive(Clone, Debug)]
 pub enum Items {
     /// Files of one sample each.
@@ -49,37 +47,37 @@ pub enum Items {
     Listed(Vec<Item>),
 }
 
-/// What an answer is given for.
+/// An item that an answer is given for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub file: Arc<Path>,
-    /// Its place in the file, from 1, if there may be several.
+    /// Position in the file, from 1, if there may be several.
     pub row: Option<u64>,
-    /// Its samples; or why it has none.
+    /// Indices of its samples, or the reason why it has none.
     pub samples: Result<Range<usize>, String>,
     /// The date of each step that is forecast, where it is known; empty if the table has no dates.
     pub dates: Vec<Option<String>>,
 }
 
-/// What the answers to samples are.
+/// The meaning of the answers to samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answers {
     /// One class, several classes or numbers, as the loss says.
     OfLoss(Vec<Unit>),
     /// Each series over the time steps after the last row.
     Series(Vec<Unit>),
-    /// How well the model expects each token.
+    /// The loss of each token under the model.
     TokenLoss,
 }
 
 /// A number that is predicted, and how it is given in the unit of the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// What the data call it.
+    /// Name in the data.
     pub name: String,
-    /// What was taken away from it before training.
+    /// Mean that was subtracted before training.
     pub mean: f64,
-    /// What it was divided by.
+    /// Divisor before training.
     pub deviation: f64,
 }
 
@@ -96,7 +94,6 @@ impl Unit {
 }
 
 impl Items {
-    /// How many there are.
     pub fn len(&self) -> usize {
         match self {
             Self::Files(files) => files.len(),
@@ -104,7 +101,6 @@ impl Items {
         }
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -121,7 +117,7 @@ impl Items {
         }
     }
 
-    /// Whether some stand in a file with others.
+    /// True if some are rows of a file.
     pub fn have_rows(&self) -> bool {
         matches!(self, Self::Listed(items) if items.iter().any(|item| item.row.is_some()))
     }
@@ -144,7 +140,7 @@ impl Item {
 pub(crate) struct InputFiles {
     /// Each of them.
     pub(crate) files: Vec<PathBuf>,
-    /// What was left out of folders, in words.
+    /// Files that were left out of folders, in words.
     pub(crate) notes: Vec<String>,
 }
 
@@ -187,7 +183,7 @@ pub(crate) fn files(
     Ok(InputFiles { files: found, notes })
 }
 
-/// Whether a path ends so, in any case.
+/// True if a path has one of these endings, in any case.
 pub(crate) fn ends_with(path: &Path, endings: &[&str]) -> bool {
     let ending = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     endings.iter().any(|known| ending.eq_ignore_ascii_case(known))

@@ -58,7 +58,7 @@ fn quoted(line: &[u8]) -> Option<Vec<u8>> {
     has_changed.then_some(written)
 }
 
-/// How long the string is with which `text` begins, its quotes included.
+/// Length of the string with which `text` begins, its quotes included.
 fn string_length(text: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = text.get(at) {

@@ -5,7 +5,7 @@
 //!                 EpochOrder ─passes─▶ Request ───┴─Loader─▶ Batch
 //! ```
 //!
-//! Which samples a pass holds and how each is augmented follows from (seed, epoch, sample) alone:
+//! The samples of a pass and their augmentation follow from (seed, epoch, sample) alone:
 //! no loader thread owns random state, so a run may resume at any step, with any number of threads.
 //!
 //! Each data set is a file of its own: its options, what it counts, and its samples.

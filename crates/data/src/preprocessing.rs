@@ -1,4 +1,4 @@
-//! What another program must know to prepare the inputs of a trained model: `preprocessing.json`.
+//! The preparation of a trained model's inputs, for other programs: `preprocessing.json`.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::transform::Transforms;
 /// Version of the file.
 const FORMAT: u32 = 1;
 
-/// What is done to a sample of the validation data of `plan` before the model sees it, with all
-/// numbers; and why something of it is not known.
+/// Describes the preparation of a validation sample of `plan`, with all numbers, and why part of it
+/// is not known.
 pub fn preprocessing(
     plan: &Plan,
     source: &dyn DataSource,
@@ -98,9 +98,8 @@ pub fn text_files(text: &TextForm) -> Vec<&Path> {
     }
 }
 
-/// What Hugging Face's image processors read as `preprocessor_config.json`, where one of them does
-/// what `plan` does to images: a resize, perhaps a crop of the middle, and shares of white that are
-/// normalised.
+/// The `preprocessor_config.json` of Hugging Face's image processors, if one of them does the same
+/// as `plan` to images: a resize, perhaps a center crop, and normalized shares of white.
 pub fn image_processor(plan: &Plan) -> Option<Value> {
     let data = &plan.data;
     let is_usual = data.source.modality == Modality::Images
@@ -152,7 +151,7 @@ pub fn image_processor(plan: &Plan) -> Option<Value> {
     Some(config)
 }
 
-/// How text becomes tokens.
+/// Describes the tokenization of text.
 fn words(text: &TextForm) -> Value {
     // They lie beside the description.
     let shown = |path: &Path| {

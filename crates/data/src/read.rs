@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What git-lfs leaves in the place of a large file begins with this.
+/// Beginning of the pointer that git-lfs leaves in place of a large file.
 const LFS_POINTER: &[u8; 42] = b"version https://git-lfs.github.com/spec/v1";
 /// Longest file of these.
 const MAX_POINTER_BYTES: u64 = 1024;
@@ -78,7 +78,7 @@ pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<
     of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
 }
 
-/// Whether the name of a file says that it is packed by gzip.
+/// True if the ending of a file is that of gzip.
 pub(crate) fn is_gzip(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
 }
@@ -98,7 +98,7 @@ fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// What a file is that is no table of text, and what makes one of it.
+/// The format of a file that is no table of text, and a command that converts it to one.
 fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     const UNPACK: &str = "unpack it, or pack it with gzip and let its name end in `.gz`";
     const FORMS: [(&[u8], &str, &str); 12] = [

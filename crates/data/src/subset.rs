@@ -14,8 +14,8 @@ pub(crate) struct Subset {
     indices: Vec<u32>,
 }
 
-/// Which `n` of samples with these labels are taken, so that classes keep their shares. They are
-/// the same ones whatever the run, and `n` of them are among any more.
+/// Chooses `n` of samples with these labels so that classes keep their shares: the same ones in any
+/// run, and always part of any larger choice.
 pub(crate) fn taken(labels: impl Iterator<Item = u32>, classes: usize, n: usize) -> Vec<u32> {
     let mut of_class: Vec<Vec<u32>> = vec![Vec::new(); classes.max(1)];
     for (index, label) in (0..).zip(labels) {

@@ -120,7 +120,7 @@ fn trained_on(choice: &Choice) -> Vec<String> {
     pairs.filter_map(note).collect()
 }
 
-/// Whether two files of a usual size hold the same.
+/// True if two files of a usual size have the same contents.
 fn are_equal(one: &Path, other: &Path) -> io::Result<bool> {
     const MOST_BYTES: u64 = 64 << 20;
     let [bytes, others] = [one, other].map(|path| std::fs::metadata(path).map(|it| it.len()));

@@ -11,7 +11,7 @@ use crate::decoder_panic::caught;
 use crate::error::Error;
 use crate::read;
 
-/// How a data set makes tokens of text.
+/// Tokenization of text by a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextForm {
     /// Each character is a token; its classes are the characters.
@@ -38,8 +38,7 @@ pub enum TextForm {
     },
 }
 
-/// What ends a text, by the names that models have for it; the first that a vocabulary holds is
-/// meant.
+/// End tokens by the names that models have for them; the first one in a vocabulary is taken.
 const ENDS: [&str; 6] =
     ["</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>"];
 
@@ -97,9 +96,9 @@ impl Tokenizer {
         Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Where parts of `text` begin: after line ends around which the same tokens come out whether
-    /// the text is cut there or not. A tokenizer that treats the begin of a text in a way of its
-    /// own has none but the first.
+    /// Borders at which `text` may be cut: after line ends around which the same tokens come out
+    /// whether the text is cut there or not. A tokenizer that treats the begin of a text in a way
+    /// of its own has none but the first.
     fn borders(&self, text: &str) -> Result<Vec<usize>, String> {
         let mut borders = vec![0];
         if self.0.get_pre_tokenizer().is_none() {
@@ -124,7 +123,7 @@ impl Tokenizer {
         Ok(borders)
     }
 
-    /// Whether the tokens around `border` are the same when the text is cut there.
+    /// True if the tokens around `border` are the same when the text is cut there.
     fn may_cut(&self, text: &str, border: usize) -> Result<bool, String> {
         let start = text.floor_char_boundary(border.saturating_sub(AROUND_BORDER));
         let end = text.floor_char_boundary((border + AROUND_BORDER).min(text.len()));
@@ -163,8 +162,8 @@ impl Tokenizer {
         ordered
     }
 
-    /// How many bytes of text each token is, in the order of the tokens: 0 of those that only begin
-    /// or end a text. `None` where a tokenizer writes its words in a way that is not known.
+    /// Bytes of text of each token, in the order of the tokens: 0 for those that only begin or end
+    /// a text. `None` if it is not known how a tokenizer writes its words.
     pub fn token_bytes(&self) -> Option<Vec<u32>> {
         let decoder = serde_json::to_string(&self.0.get_decoder()?).ok()?;
         let special = self.0.get_added_tokens_decoder();

@@ -58,7 +58,7 @@ fn views(opened: &[Splits], seed: Option<u64>) -> Splits {
 /// Samples of several images each.
 struct Views {
     each: Vec<Arc<dyn Dataset>>,
-    /// Of the draws, where the views differ in them.
+    /// Seed of the draws, if the views differ in them.
     seed: Option<u64>,
     /// (views, channels, height, width)
     shape: Vec<usize>,

@@ -30,7 +30,7 @@ pub use armed::{check, enter_step, flips, reach, runs_out, waits};
 #[cfg(feature = "failpoints")]
 pub use fs_call_log::note;
 
-/// Whether `DDPRUN_FP` can be read, and what is wrong with it.
+/// Checks that `DDPRUN_FP` can be read; the error says why not.
 #[cfg(not(feature = "failpoints"))]
 #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
 pub fn check() -> Result<(), String> {
@@ -47,21 +47,21 @@ pub fn enter_step(_step: u64) {}
 #[inline(always)]
 pub fn reach(_point: &str) {}
 
-/// Whether a bit is to be turned here.
+/// True if a bit is to be flipped here.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn flips(_point: &str) -> bool {
     false
 }
 
-/// Whether a device is to have no memory left here.
+/// True if a device is to have no memory left here.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn runs_out(_point: &str) -> bool {
     false
 }
 
-/// Whether what was begun here is to be waited for.
+/// True if the work that was begun here is to be waited for.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn waits(_point: &str) -> bool {

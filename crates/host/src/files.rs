@@ -37,7 +37,7 @@ use temporary::{is_in_use, temporary_beside};
 pub use temporary::{is_temporary, random};
 pub use user_cache::{user_cache, user_secret};
 
-/// What marks a folder that makes way for its successor, on a file system that cannot exchange two:
+/// Suffix of a folder that makes way for its successor, on a file system that cannot exchange two:
 /// `.<final name>` and this.
 const ASIDE: &str = ".ddprun-old";
 
@@ -47,7 +47,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {operation} `{}`", path.display())]
     Io {
-        /// What was tried, as a verb: `create`, `sync` ...
+        /// The operation that failed, as a verb: `create`, `sync` ...
         operation: &'static str,
         /// On what.
         path: PathBuf,
@@ -71,24 +71,24 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the file system, or the user's share of it, is full.
+    /// True if the file system, or the user's share of it, is full.
     pub fn is_out_of_space(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
     }
 
-    /// Whether a link, a folder, a device or a pipe has the name of a file that is written.
+    /// True if a link, a folder, a device or a pipe has the name of a file that is written.
     pub fn is_no_file(&self) -> bool {
         matches!(self, Self::Io { reason, .. } if reason.kind() == io::ErrorKind::InvalidInput)
     }
 
-    /// What helps where the disk is full, else what `otherwise` says.
+    /// The remedy for a full disk, else `otherwise`.
     pub fn help_or(&self, otherwise: &str) -> String {
         let full = "make room on that disk, and run the command again";
         if self.is_out_of_space() { full.to_owned() } else { otherwise.to_owned() }
     }
 
-    /// Whether a link could not be made because the file system has none, or because its name is
+    /// True if a link could not be made because the file system has none, or because its name is
     /// taken.
     pub fn is_without_links(&self) -> bool {
         let has_none = |reason: &io::Error| {

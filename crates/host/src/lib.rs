@@ -1,4 +1,4 @@
-//! What ddprun asks of a machine: files that are whole or absent, memory, connections between ranks
+//! The host that ddprun runs on: files that are whole or absent, memory, connections between ranks
 //! and nodes, fail points; and how errors reach the user.
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 

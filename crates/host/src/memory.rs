@@ -31,7 +31,7 @@ const CLASSES: usize = STEPS * 32;
 
 static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks::NONE);
 
-/// Where it is written that the system denied memory: a file, and a place in it.
+/// Record of denied memory: a file, and a position in it.
 static DENIALS: OnceLock<(File, u64)> = OnceLock::new();
 
 /// Has the bytes that the system denies us written at `place` of `file`: a process that is denied
@@ -54,7 +54,7 @@ fn given(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() { denied(bytes) } else { block }
 }
 
-/// Whether this process has the [`Allocator`], which is known from its first large block on;
+/// True if this process has the [`Allocator`], which is known from its first large block on;
 /// without it nothing is counted.
 pub fn is_installed() -> bool {
     blocks().most > 0
@@ -87,9 +87,8 @@ pub fn resident() -> Option<Bytes> {
     status("VmRSS:")
 }
 
-/// What the program and its libraries take of the memory of a process that has computed with them
-/// (`RssFile`), more in a development build than in a release; `None` where the system does not
-/// tell.
+/// Resident memory of the program and its libraries in a process that has computed with them
+/// (`RssFile`), more in a development build than in a release; `None` if the system does not tell.
 pub fn of_program() -> Option<Bytes> {
     status("RssFile:")
 }
@@ -143,7 +142,7 @@ pub fn release_pages(values: &mut [f32], pages: Pages) {
 /// ```
 pub struct Allocator;
 
-/// Where blocks wait, and how much is in use.
+/// Waiting blocks, and the bytes in use.
 struct Blocks {
     /// The first block of each class.
     waiting: [Option<NonNull<Waiting>>; CLASSES],
@@ -153,7 +152,7 @@ struct Blocks {
     peak: usize,
     /// Most ever in use.
     most: usize,
-    /// How many blocks of each class went back to the system or became others, and were not wanted
+    /// Blocks of each class that went back to the system or became others, and were not requested
     /// since.
     released: [u32; CLASSES],
     /// Bytes of blocks that went back and were wanted again.
@@ -384,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// That of all unit tests.
+    /// The allocator of all unit tests.
     #[global_allocator]
     static ALLOCATOR: Allocator = Allocator;
 

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use crate::config::kind::{Choice, FamilySpec, Kind, Options, Spec, parse};
 
-/// What the `name` of one table chooses among.
+/// A family of kinds, among which the `name` of one table chooses.
 pub trait Family: 'static {
     /// The table: "optimizer".
     const TABLE: &'static str;
-    /// What one of its kinds is called: "optimizer".
+    /// Noun for one of its kinds: "optimizer".
     const NOUN: &'static str;
     /// Lists each of whose entries is one of its kinds; where there are none, the table is one.
     const LISTS: &'static [&'static str] = &[];
     /// The kind of the table above that these lists are a part of; `None` = of all.
     const LISTS_OF: Option<&'static str> = None;
-    /// What the entries of its lists are called by, in words; `None` = they have no `key`.
+    /// The `key` of the entries of its lists, in words; `None` = they have none.
     const ENTRY_KEY: Option<&'static str> = None;
-    /// What each of its kinds can do.
+    /// Behaviour of its kinds.
     type Object: ?Sized;
 }
 
@@ -40,7 +40,7 @@ type Build<F> =
 /// The kinds of a family that a program knows.
 pub struct Registry<F: Family> {
     kinds: Vec<(Spec, Build<F>)>,
-    /// Whether those of ddprun itself are all there.
+    /// True if ddprun's own kinds are all there.
     is_sealed: bool,
     /// Names that a kind had already.
     taken: Vec<&'static str>,
@@ -151,12 +151,12 @@ impl<F: Family> Registry<F> {
         Choice { name: name.to_owned(), options }
     }
 
-    /// What is known of the kind called `name`.
+    /// Specification of the kind `name`.
     pub fn kind(&self, name: &str) -> Option<&Spec> {
         self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name)
     }
 
-    /// What an experiment may say of the family.
+    /// Specification of the family in experiments.
     pub fn spec(&self) -> FamilySpec {
         let kinds = self.kinds.iter().map(|(spec, _)| spec.clone()).collect();
         FamilySpec {

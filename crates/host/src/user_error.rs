@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::config::{Problem, Problems};
 use crate::terminal::escape;
 
-/// How ranks and the program exit (docs/runs.md).
+/// Exit codes of ranks and of the program (docs/runs.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 #[repr(u8)]
@@ -92,10 +92,10 @@ impl fmt::Display for ExitCode {
 
 /// An error that can end a command or a rank.
 pub trait UserError: Error {
-    /// How the process exits that ends with it.
+    /// Exit code of a process that ends with this error.
     fn exit_code(&self) -> ExitCode;
 
-    /// What the user can do about it.
+    /// The remedy, for the user.
     fn help(&self) -> Option<String> {
         None
     }
@@ -106,7 +106,7 @@ pub trait UserError: Error {
     }
 }
 
-/// What a command ends with when it fails: a page for the user, and the exit code.
+/// A failed command's error page for the user, and the exit code.
 #[derive(Debug)]
 pub struct ErrorPage {
     code: ExitCode,
@@ -140,7 +140,7 @@ impl ErrorPage {
         Self { code, what: What::Problems(problems), place: None }
     }
 
-    /// What an error says that knows no exit code, with its causes.
+    /// The page of an error without an exit code of its own, with its causes.
     pub fn of(code: ExitCode, error: &dyn Error) -> Self {
         Self::new(code, format!("error: {}", with_causes(error)))
     }
@@ -267,7 +267,7 @@ struct Block {
     parts: Vec<(&'static str, String)>,
 }
 
-/// What a line of a block may begin with.
+/// Labels with which a line of a block may begin.
 const LABELS: [&str; 6] = ["why", "where", "then", "log", "saved", "do"];
 
 impl Block {

@@ -1,4 +1,4 @@
-//! What differs between the data of now and of then, in words.
+//! Differences between the data of now and of an earlier start, in words.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,7 @@ use crate::terminal::counted;
 const MAX_NAMED_CLASSES: usize = 6;
 
 impl Fingerprint {
-    /// What is other than it was `then`; nothing if nothing is. What either does not know is not
-    /// compared.
+    /// Lists the differences from `then`. Fields that either does not know are not compared.
     pub fn differences(&self, then: &Self) -> Vec<String> {
         let mut found = classes(&self.classes, &then.classes);
         for (split, now, before) in [
@@ -61,7 +60,7 @@ fn shape(what: &str, now: Option<&[usize]>, then: Option<&[usize]>) -> Option<St
     (now != then).then(|| format!("the shape of a {what} is {now:?}, was {then:?}"))
 }
 
-/// How the files of a part differ, of which something does.
+/// Describes the difference between two states of a part.
 fn part(now: &Part, then: &Part) -> String {
     let name = &now.name;
     let said = match (&now.listing, &then.listing) {

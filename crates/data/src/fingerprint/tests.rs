@@ -38,7 +38,7 @@ fn of(facts: &DataFacts) -> Fingerprint {
     Fingerprint::of(facts, source.as_ref()).unwrap()
 }
 
-/// What differs after `change` of an image folder.
+/// Differences after `change` of an image folder.
 fn after(change: impl Fn(&Path)) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let then = of(&image_folder(dir.path()));

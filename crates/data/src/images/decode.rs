@@ -30,7 +30,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Why an image cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    /// Its bytes are no image.
+    /// The bytes are no image.
     #[error("{0}")]
     Damaged(String),
     /// They may be one, but would take too much memory.
@@ -45,7 +45,7 @@ impl From<String> for Unreadable {
 }
 
 impl Unreadable {
-    /// Of the file at `path`.
+    /// The error of the file at `path`.
     pub(crate) fn of(self, path: &Path) -> SampleError {
         let path = path.to_owned();
         match self {
@@ -55,7 +55,7 @@ impl Unreadable {
     }
 }
 
-/// How image files are read.
+/// Options for decoding image files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DecodeOptions {
     pub(crate) dtype: PixelDtype,
@@ -111,7 +111,7 @@ enum Whole {
     Inks(Pixels),
 }
 
-/// Whether the pixels of an image file have more than 8 bits, by its header.
+/// True if the pixels of an image file have more than 8 bits, by its header.
 pub fn has_more_than_8_bits(path: &Path) -> bool {
     let header = || {
         let reader = ImageReader::open(path).ok()?.with_guessed_format().ok()?;
@@ -225,8 +225,8 @@ fn in_words(text: String) -> String {
     }
 }
 
-/// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a
-/// second one of a value that counts as transparent.
+/// True if a PNG has no channel but grey, by the colour type of its header. The library adds a
+/// second one for a value that counts as transparent.
 fn has_only_grey(png: &[u8]) -> bool {
     const COLOUR_TYPE: usize = 25;
     png.get(COLOUR_TYPE) == Some(&0)
@@ -318,7 +318,7 @@ mod tests {
         std::fs::read(Path::new(ODD_IMAGES).join(file)).unwrap()
     }
 
-    /// Where this decoder and Pillow differ, and why.
+    /// Files that this decoder and Pillow decode differently, and why.
     const EXCEPTIONS: [(&str, &str); 3] = [
         ("decodable/broken_data_stream.png", "a checksum is wrong, which Pillow does not look at"),
         ("decodable/truncated_app14.jpg", "a marker is cut short, which Pillow passes over"),

@@ -20,7 +20,7 @@ const PROGRESSIVE: u8 = 0xC2;
 const END_OF_IMAGE: u8 = 0xD9;
 const START_OF_SCAN: u8 = 0xDA;
 
-/// What a JPEG says before its first pixels.
+/// The part of a JPEG before its first pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// (height, width)
@@ -31,7 +31,7 @@ pub(super) struct Header {
     components: u8,
     /// Marker of the frame, which says how pixels are coded.
     frame: u8,
-    /// Whether each scan goes through all components from top to bottom.
+    /// True if each scan goes through all components from top to bottom.
     is_interleaved: bool,
     /// Rows of pixels that are coded together.
     rows_per_unit: usize,
@@ -85,12 +85,12 @@ impl Header {
         })
     }
 
-    /// Whether [`decode`] reads it: 8 bits, grey or three colours, Huffman codes. Others are rare.
+    /// True if [`decode`] reads it: 8 bits, grey or three colours, Huffman codes. Others are rare.
     pub(super) fn is_common(&self) -> bool {
         self.is_plain() && matches!(self.components, 1 | 3)
     }
 
-    /// Whether [`decode_cmyk`] reads it: four inks.
+    /// True if [`decode_cmyk`] reads it: four inks.
     pub(super) fn has_inks(&self) -> bool {
         self.is_plain() && self.components == 4
     }
@@ -99,16 +99,16 @@ impl Header {
         self.precision == 8 && HUFFMAN_FRAMES.contains(&self.frame)
     }
 
-    /// Whether the file reaches its end-of-image marker.
+    /// True if the file reaches its end-of-image marker.
     ///
-    /// The decoder fills what is missing with grey, so a truncated file would train as a half grey
+    /// The decoder fills missing rows with grey, so a truncated file would train as a half grey
     /// picture.
     pub(super) fn is_complete(&self, bytes: &[u8]) -> bool {
         // From the end, where it is: coded pixels hold no marker.
         bytes[self.data_at..].windows(2).rev().any(|pair| pair == [0xFF, END_OF_IMAGE])
     }
 
-    /// Whether the coded pixels of the upper rows are those of an image without the lower ones.
+    /// True if the coded pixels of the upper rows are those of an image without the lower ones.
     fn is_cut_anywhere(&self) -> bool {
         self.is_interleaved && self.frame != PROGRESSIVE
     }
@@ -145,7 +145,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
     decoded.filter(|decoded| decoded.holds(area)).ok_or_else(|| "its frames differ in size".into())
 }
 
-/// What EXIF says, from its own header on; `None` if it says nothing before the first pixels.
+/// The EXIF data, from their own header on; `None` if there are none before the first pixels.
 pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
     const APP1: u8 = 0xE1;
     let mut at = 2;

@@ -1,5 +1,4 @@
-//! How a photo lies in its file: the orientation of EXIF, which cameras write instead of turning
-//! pixels.
+//! The orientation of a photo in its EXIF data, which cameras write instead of turning pixels.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -27,7 +26,7 @@ pub enum Exif {
 }
 
 impl Exif {
-    /// Whether it is the default, which is not written down.
+    /// True for the default, which is not written down.
     pub fn is_usual(&self) -> bool {
         *self == Self::default()
     }
@@ -36,7 +35,7 @@ impl Exif {
 /// From where the pixels of an upright image come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Orientation {
-    /// Its rows are columns of the file.
+    /// True if its rows are columns of the file.
     swaps: bool,
     /// Rows of the file are counted from the last one.
     from_bottom: bool,
@@ -48,7 +47,7 @@ pub(super) struct Orientation {
 const HEAD: u64 = 64 << 10;
 
 impl Orientation {
-    /// That of a JPEG, or of the beginning of one.
+    /// The orientation in a JPEG, or in the beginning of one.
     pub(super) fn of_jpeg(bytes: &[u8]) -> Self {
         let chunk = jpeg::exif(bytes);
         chunk.and_then(metadata::Orientation::from_exif_chunk).map_or_else(Self::default, Self::of)
@@ -121,8 +120,8 @@ fn swapped(Area { top, left, height, width }: Area) -> Area {
     Area { top: left, left: top, height: width, width: height }
 }
 
-/// Whether the image at `path` names an orientation other than upright that Pillow leaves to its
-/// caller; of a TIFF it applies it.
+/// True if the image at `path` names an orientation other than upright that Pillow leaves to its
+/// caller; for a TIFF, Pillow applies it.
 pub(crate) fn is_turned(path: &Path) -> bool {
     let orientation = || {
         let mut head = Vec::new();

@@ -1,11 +1,11 @@
-//! What is looked at in a PNG before the library reads it.
+//! Checks of a PNG before the library reads it.
 
 use std::borrow::Cow;
 use std::io::Read;
 
-/// Whether a PNG has more than 8 bits; its other chunks are not read.
+/// True if a PNG has more than 8 bits; its other chunks are not read.
 pub(super) fn depth_of_png(mut file: impl Read) -> Option<bool> {
-    /// Of the bits of a value, in the first chunk.
+    /// Offset of the bit depth, in the first chunk.
     const DEPTH: usize = 24;
     let mut head = [0; DEPTH + 1];
     file.read_exact(&mut head).ok()?;

@@ -33,7 +33,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// Bytes of the checksum at the end.
 const CHECKSUM: usize = blake3::OUT_LEN;
 
-/// Where listings are kept, and which.
+/// The cache of listings.
 #[derive(Clone, Debug)]
 pub(crate) struct ListingCache {
     folder: PathBuf,
@@ -48,7 +48,7 @@ impl ListingCache {
         Some(Self { folder, least_files: MIN_FILES, settled: SETTLED })
     }
 
-    /// Where the listing of `root` is kept; the name of its absolute path.
+    /// The cache file of `root`, named by a hash of its absolute path.
     fn file(&self, root: &Path) -> Option<PathBuf> {
         let path = fs::canonicalize(root).ok()?;
         let name = blake3::hash(path.as_os_str().as_bytes()).to_hex();
@@ -99,7 +99,7 @@ pub(crate) fn list(
     Ok(scan.listing)
 }
 
-/// What identifies the state of a folder.
+/// Text that identifies the state of a folder.
 fn stamp(meta: &Metadata) -> String {
     let mtime = meta.mtime();
     let mtime_ns = meta.mtime_nsec();
@@ -112,7 +112,7 @@ fn stamp(meta: &Metadata) -> String {
     format!("{device} {inode} {mtime}.{mtime_ns} {ctime}.{ctime_ns} {size} {links}")
 }
 
-/// What a link led to that is no folder.
+/// Text that identifies the target of a link that is no folder.
 fn link_stamp(target: Option<&Metadata>) -> String {
     target.map_or_else(|| "nothing".to_owned(), stamp)
 }

@@ -16,7 +16,7 @@ pub(crate) struct Paths {
     folders: Vec<Folder>,
     /// The names of all files.
     names: Vec<u8>,
-    /// Where the name of each file ends, from where those of its folder begin.
+    /// End of each file's name, from the start of its folder's names.
     ends: Vec<u32>,
 }
 
@@ -27,7 +27,7 @@ struct Folder {
     label: u32,
     /// Index of its first file.
     first: usize,
-    /// Where the names of its files begin.
+    /// Start of the names of its files.
     names: usize,
 }
 

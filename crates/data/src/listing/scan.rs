@@ -23,7 +23,7 @@ const FOREIGN: [&str; 7] = ["gif", "heic", "avif", "jp2", "jxl", "svg", "psd"];
 /// Files that are no images, for each that is, from which on they are worth a word: one in ten.
 const MANY: u64 = 10;
 
-/// What an image folder must look like.
+/// Expected layout of an image folder.
 const EXPECTED: &str = "one folder per class, with images in it: <class>/<image>.jpg";
 
 /// Classes and files of an image folder.
@@ -33,7 +33,7 @@ pub(crate) struct Listing {
     pub(crate) classes: Vec<String>,
     /// Files with their labels, in sample order.
     pub(crate) files: Paths,
-    /// What was left out.
+    /// Files that were left out.
     pub(crate) left_out: LeftOut,
 }
 
@@ -45,7 +45,7 @@ impl Listing {
         empty.map(|(class, _)| class.clone()).collect()
     }
 
-    /// What was left out of `root`, in words, where that may not be what was meant.
+    /// A note on the files of `root` that were left out, where that may not be intended.
     pub(crate) fn note(&self, root: &Path) -> Option<String> {
         let LeftOut { endings, hidden } = &self.left_out;
         let others: u64 = endings.values().sum();
@@ -88,7 +88,7 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
     Ok(Scan { listing: Listing { classes, files, left_out }, folders, links })
 }
 
-/// What a scan came by.
+/// Counts of a scan.
 #[derive(Default)]
 struct Scanned {
     folders: Vec<(PathBuf, Metadata)>,
@@ -222,15 +222,15 @@ enum Kind {
     Other,
 }
 
-/// What is known of an entry by its name. One that is called like an image is listed, whatever it
-/// leads to but a folder.
+/// Classification of an entry by its name alone. An entry named like an image is listed, unless it
+/// is a folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Called {
     LikeImage,
     Otherwise,
 }
 
-/// What an entry is, links followed. Costs a system call for links only.
+/// The kind of an entry, links followed. Costs a system call for links only.
 fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Scanned) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;

@@ -1,5 +1,5 @@
-//! Whether the ranks together take each sample of an epoch once: disjoint and complete, by what
-//! each of them is about to load.
+//! Check that the ranks together take each sample of an epoch once, disjoint and complete, by the
+//! samples that each of them is about to load.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::pipeline::sampler::EpochOrder;
 use crate::rng::{Key, Purpose};
 use crate::units::Rank;
 
-/// What a rank takes in an epoch, as a number that does not depend on the order: sums over its
+/// Digest of a rank's samples in an epoch that does not depend on their order: sums over the
 /// samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleDigest {
@@ -28,7 +28,7 @@ pub struct Partition {
 }
 
 impl SampleDigest {
-    /// What `rank` takes in all steps of the epoch.
+    /// Digest of the samples of `rank` in all steps of the epoch.
     pub fn by(order: &EpochOrder, rank: Rank) -> Self {
         let mut taken = Self::default();
         for step in 0..order.steps() {
@@ -89,8 +89,8 @@ mod tests {
     use crate::plan::Sampler;
     use crate::units::WorldSize;
 
-    /// What is said of an epoch of `n` samples in steps of 12 on four ranks, when `change` changes
-    /// what they take.
+    /// Audits an epoch of `n` samples in steps of 12 on four ranks, after `change` of their
+    /// samples.
     fn audited(
         n: usize,
         sampler: Sampler,

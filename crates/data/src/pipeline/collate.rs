@@ -132,11 +132,11 @@ fn probabilities(target: &Target, classes: usize) -> Result<Vec<f32>, Error> {
     }
 }
 
-/// What a requested sample became.
+/// The loaded sample.
 struct Found {
     /// The appended sample and its target; `None` if it was left out.
     sample: Option<(u32, Target)>,
-    /// What was wrong with the requested one.
+    /// The problem with the requested sample.
     warning: Option<Unreadable>,
 }
 

@@ -32,7 +32,7 @@ type Observer = Box<dyn Fn() + Send>;
 /// Time between two checks of a loader that is waited for.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What threads and consumer share.
+/// State shared by threads and consumer.
 struct Shared {
     dataset: Arc<dyn Dataset>,
     settings: Settings,
@@ -56,7 +56,7 @@ struct State {
     /// Samples that were begun.
     samples: u64,
     closed: bool,
-    /// What a thread said that panicked where no pass could take it.
+    /// The panic message of a thread outside of any pass.
     panicked: Option<String>,
 }
 

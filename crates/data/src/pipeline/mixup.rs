@@ -9,7 +9,7 @@ use crate::plan::{MixupMode, MixupPlan};
 use crate::rng::{Key, Purpose, Stream};
 use crate::transform::Area;
 
-/// What becomes of a pair.
+/// The mixture of a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Mixture {
     /// Both stay what they are.
@@ -20,7 +20,7 @@ pub(super) enum Mixture {
     Cut(Area),
 }
 
-/// Of a step: seed, epoch and number.
+/// Key of a step's randomness.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepKey {
     pub(super) seed: u64,
@@ -29,7 +29,7 @@ pub(super) struct StepKey {
 }
 
 impl Mixture {
-    /// What becomes of `pair` in the step at `place`, images of (height, width) `size`.
+    /// The mixture of `pair` in a step, for images of (height, width) `size`.
     pub(super) fn of_pair(
         plan: &MixupPlan,
         place: StepKey,

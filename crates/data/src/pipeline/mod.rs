@@ -1,4 +1,4 @@
-//! Which samples come when, and how they become batches.
+//! Sampling order, and loading of batches.
 
 mod mersenne;
 mod weighted_sampling;

@@ -1,4 +1,4 @@
-//! What a loader is asked for, and what it gives.
+//! Requests to a loader, and its results.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Request {
     /// With which sample each is mixed, itself where it is left alone; empty where nothing is
     /// mixed.
     pub partners: Vec<u32>,
-    /// Which copy of each sample it is, and of each partner; empty where there is one of each.
+    /// Copy number of each sample, and of each partner; empty if there is one of each.
     pub copies: Vec<[u32; 2]>,
     /// Step of the epoch, for the randomness of the mixing.
     pub step: u64,
@@ -33,13 +33,13 @@ pub struct Loaded {
 /// A sample that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unreadable {
-    /// Its index in its data set.
+    /// Index in its data set.
     pub sample: u32,
-    /// What is wrong with it, and what was used instead.
+    /// The problem, and the sample used instead.
     pub problem: String,
 }
 
-/// How to load.
+/// Loader settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Seed of the run.
@@ -50,7 +50,7 @@ pub struct Settings {
     pub prefetch_factor: usize,
     /// Policy for unreadable samples.
     pub on_bad_sample: OnBadSample,
-    /// How samples are mixed that have partners.
+    /// Mixing of samples that have partners.
     pub mixup: Option<MixupPlan>,
 }
 

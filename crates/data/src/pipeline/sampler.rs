@@ -1,9 +1,9 @@
-//! Which samples each pass of each rank holds: pure functions of (seed, epoch, step, rank).
+//! Samples of each pass of each rank: pure functions of (seed, epoch, step, rank).
 //!
 //! `shards`: step k of an epoch takes the next `global` samples of the epoch's order; shard s of S
 //! takes the s-th contiguous part, pass j of the shard the next `batch size` samples of it. A rank
-//! only decides which shards it runs, so what a step adds up is the same at any world size.
-//! `torch`: `torch.utils.data.DistributedSampler` under a `DataLoader`, padding included.
+//! only decides which shards it runs, so the sum of a step is the same at any world size. `torch`:
+//! `torch.utils.data.DistributedSampler` under a `DataLoader`, padding included.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct MicroBatch {
     /// With which sample each is mixed, itself where it is left alone; empty where nothing is
     /// mixed.
     pub partners: Vec<u32>,
-    /// Which copy of each sample it is, and of each partner; empty where there is one of each.
+    /// Copy number of each sample, and of each partner; empty if there is one of each.
     pub copies: Vec<[u32; 2]>,
 }
 
@@ -36,7 +36,7 @@ pub struct MicroBatch {
 pub struct EpochOrder {
     /// `shards`: all samples. `torch`: all samples, padded or cut to a multiple of the world size.
     order: Vec<u32>,
-    /// Which copy of its sample each place has; empty where there is one of each.
+    /// Copy number of the sample at each position; empty if there is one of each.
     copies: Vec<u32>,
     sampler: Sampler,
     drop_last: bool,
@@ -94,7 +94,7 @@ impl EpochOrder {
         self
     }
 
-    /// Whether a sample may be there several times, and another one not at all.
+    /// True if a sample may occur several times, and another one not at all.
     pub(crate) fn draws(&self) -> bool {
         self.sampler.draws() || !self.copies.is_empty()
     }
@@ -225,7 +225,7 @@ fn repeated(order: &[u32], repeats: usize, global: usize) -> (Vec<u32>, Vec<u32>
     places.into_iter().map(|at| (order[at / repeats], (at % repeats) as u32)).unzip()
 }
 
-/// How often the sample at each place is at earlier ones.
+/// Number of earlier occurrences of the sample at each position.
 fn times_before(order: &[u32]) -> Vec<u32> {
     let mut times = vec![0; order.iter().max().map_or(0, |&last| last as usize + 1)];
     let next = |&sample: &u32| {
@@ -316,7 +316,7 @@ pub(super) mod tests {
         passes
     }
 
-    /// What each of `n_ranks` ranks sees in an epoch, in order.
+    /// The samples that each of `n_ranks` ranks sees in an epoch, in order.
     fn seen(data: &DataPlan, n_ranks: u32, epoch: u64) -> Vec<Vec<u32>> {
         let order = EpochOrder::new(data, &batch(2, 1, n_ranks, n_ranks), world(n_ranks), 0, epoch);
         let steps = order.steps();

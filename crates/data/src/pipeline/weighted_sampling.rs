@@ -1,5 +1,4 @@
-//! How likely each sample is to be drawn, as `torch.utils.data.WeightedRandomSampler` with
-//! replacement.
+//! Weighted random sampling, as `torch.utils.data.WeightedRandomSampler` with replacement.
 
 use crate::dataset::Dataset;
 use crate::plan::{DataPlan, Sampler};
@@ -28,7 +27,7 @@ impl SampleWeights {
         Some(Self::new(labels.iter().map(weight)))
     }
 
-    /// Those of samples with such weights, none of them negative, not all 0.
+    /// Normalizes the weights of samples, none of them negative, not all 0.
     pub fn new(weights: impl Iterator<Item = f64>) -> Self {
         let mut sum = 0.0;
         let add = |weight: f64| {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::listing::paths::Paths;
 use crate::plan::{Part, SplitPlan};
 
-/// What is trained, validated and tested on.
+/// Training, validation and test samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts<T> {
     pub(crate) train: T,
@@ -16,14 +16,13 @@ pub(crate) struct Parts<T> {
 
 /// Samples of which some can be held back.
 pub(crate) trait Divisible: Default {
-    /// What is dealt out as a whole.
     fn units(&self) -> Units;
 
     /// Those at these places, which ascend.
     fn only(&self, places: &[usize]) -> Self;
 }
 
-/// What is dealt out as a whole.
+/// Smallest units that a split keeps together.
 #[derive(Debug)]
 pub(crate) enum Units {
     /// Each sample, by its class, so that all parts have its share.

@@ -237,8 +237,8 @@ pub(crate) fn note_of_bits(files: &Paths, dtype: PixelDtype) -> Option<String> {
 /// Most images of a part whose headers are read for their orientation.
 const MAX_LOOKED_AT: usize = 1000;
 
-/// How many photos name an orientation: for the plan's line where it is applied, and in notes where
-/// it is not.
+/// Counts photos that name an orientation: for the plan's line if it is applied, as notes if it is
+/// not.
 pub(crate) fn turned_photos<'a>(
     parts: impl Iterator<Item = (Part, &'a Paths)>,
     exif: Exif,
@@ -278,7 +278,7 @@ fn counted_photos(part: Part, files: &Paths) -> Option<String> {
         .then(|| format!("{turned} of {of} {part} images{sample} {has} an EXIF orientation"))
 }
 
-/// What other programs must know of how image files are read.
+/// Reading of image files, described for other programs.
 pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Options {
     let mut found = found.clone();
     let said = [

@@ -220,17 +220,17 @@ impl DataSource for ImageTable {
 struct Listed {
     path: PathBuf,
     files: Paths,
-    /// Where each row begins.
+    /// Line on which each row begins.
     lines: Vec<u64>,
     /// The class of each row, if it has one.
     classes: Vec<Answer>,
     /// Labels or numbers of one row after the other.
     answers: Vec<f32>,
-    /// How many there are of a row.
+    /// Answers per row.
     columns: usize,
-    /// What each row belongs to; empty where nothing says so.
+    /// Group of each row; empty without groups.
     groups: Vec<String>,
-    /// What is worth a look in the table, in words.
+    /// Notes for the user.
     notes: Vec<String>,
 }
 
@@ -305,7 +305,7 @@ impl ImageTable {
         self.given().next().map_or("class_column", |(key, _)| key)
     }
 
-    /// What is to be predicted.
+    /// Columns to predict.
     fn columns(&self) -> &[String] {
         self.given().next().map_or(&[], |(_, columns)| columns)
     }
@@ -337,7 +337,7 @@ impl ImageTable {
         self.columns().iter().enumerate().filter_map(constant).collect()
     }
 
-    /// Where the images of `table` are.
+    /// Folder of the images of `table`.
     fn folder<'a>(&'a self, table: &'a Path) -> &'a Path {
         let own = || table.parent().unwrap_or(Path::new(""));
         self.image_dir.as_deref().unwrap_or_else(own)

@@ -151,12 +151,12 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
 /// A pair of files, with their bytes in memory.
 #[derive(Debug, Default)]
 struct Whole {
-    /// What the files' names begin with.
+    /// Prefix of the files' names.
     name: &'static str,
     /// (height, width)
     size: (usize, usize),
     labels: Vec<u8>,
-    /// Those of one image after the other; empty if they were only counted.
+    /// Pixels of one image after the other; empty if they were only counted.
     pixels: Vec<u8>,
 }
 
@@ -231,7 +231,7 @@ impl Digits {
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
     }
 
-    /// Its place in the files.
+    /// Position in the files.
     fn place(&self, index: usize) -> usize {
         self.chosen.places[index] as usize
     }
@@ -281,7 +281,7 @@ impl Dataset for Digits {
     }
 }
 
-/// What a file holds, as in its name, and its number of dimensions.
+/// Contents of a file, as in its name, and the number of its dimensions.
 type Content = (&'static str, u8);
 const IMAGES: Content = ("images", 3);
 const LABELS: Content = ("labels", 1);

@@ -1,5 +1,4 @@
-//! What `data.name` chooses: a data set, counted before anything is decided and opened by each
-//! rank.
+//! Data sets by `data.name`: counted before anything is decided, and opened by each rank.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -33,8 +32,8 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(Survey::of(&self.open(&reading)?))
     }
 
-    /// What its target is, where that decides the defaults of `loss.name` and `checkpoint.monitor`:
-    /// of a table, whose target may be classes or numbers. `None` keeps the usual defaults.
+    /// Kind of the target, if it decides the defaults of `loss.name` and `checkpoint.monitor`, as
+    /// for a table, whose target may be classes or numbers. `None` keeps the usual defaults.
     fn target(&self) -> Result<Option<Targets>, Error> {
         Ok(None)
     }
@@ -49,7 +48,7 @@ pub trait DataSource: Debug + Send + Sync {
         None
     }
 
-    /// What it reads, so that a run goes on with the same files.
+    /// The files that it reads, so that a resumed run continues with the same ones.
     fn files(&self, _found: &Options) -> Result<Vec<Files>, Error> {
         Ok(Vec::new())
     }
@@ -72,7 +71,7 @@ pub trait DataSource: Debug + Send + Sync {
         None
     }
 
-    /// How text becomes tokens, for `ddprun sample`; `None` if samples are no text.
+    /// Tokenization of text, for `ddprun sample`; `None` if samples are no text.
     fn text(&self) -> Option<TextForm> {
         None
     }
@@ -90,20 +89,20 @@ pub trait DataSource: Debug + Send + Sync {
     }
 }
 
-/// What the rest of an experiment says to its data set.
+/// Settings of the experiment outside of `[data]` that its data set needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Asked<'a> {
     /// Name of the experiment, which names folders of generated data.
     pub experiment: &'a str,
     /// Seed of what is generated.
     pub seed: u64,
-    /// What the loss compares with: a table's targets are classes or numbers.
+    /// Target type of the loss: a table's targets are classes or numbers.
     pub targets: Targets,
-    /// How many of the training samples are taken.
+    /// Limit on the number of training samples.
     pub limit: Limit,
-    /// What the run found out when it began, with which it goes on; `None` for a new one.
+    /// Survey results of the run that is continued; `None` for a new run.
     pub found: Option<&'a Options>,
-    /// What is held back of the training samples.
+    /// Training samples that are held out.
     pub split: SplitPlan,
 }
 
@@ -115,7 +114,7 @@ impl<'a> Asked<'a> {
         Self { experiment, seed, targets, limit, split, found: None }
     }
 
-    /// What the experiment of `plan` says.
+    /// The settings of the experiment of `plan`.
     pub fn of(plan: &'a Plan) -> Self {
         let found = Some(&plan.data.source.found);
         let split = plan.data.split;
@@ -123,12 +122,12 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// How a data set is to be read.
+/// Settings for opening a data set.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
-    /// What the rest of the experiment says.
+    /// Settings of the rest of the experiment.
     pub asked: &'a Asked<'a>,
-    /// What its survey found out; empty while it is surveyed.
+    /// Results of its survey; empty during the survey itself.
     pub found: &'a Options,
     /// Transforms of training images.
     pub train_transforms: &'a [Choice],
@@ -153,7 +152,7 @@ pub struct Survey {
     pub token_bytes: Vec<u32>,
     /// Training samples of each class; empty if they are not counted.
     pub class_counts: Vec<u64>,
-    /// Whether a sample may have several classes.
+    /// True if a sample may have several classes.
     pub multi_label: bool,
     /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
     pub n_targets: usize,
@@ -171,22 +170,22 @@ pub struct Survey {
     pub cameras: Option<Cameras>,
     /// By what the values of their pixels are normalized where no transform does it.
     pub pixels: Option<PixelStats>,
-    /// How pixels of image files are stored.
+    /// Storage type of the pixels of image files.
     pub pixel_dtype: PixelDtype,
-    /// What is worth a look, in words.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What `ddprun plan` shows of it; its options if this is empty.
+    /// Line of `ddprun plan`; the options if this is empty.
     pub line: String,
-    /// What it shows below: the columns of a table.
+    /// Lines below it: the columns of a table.
     pub columns: Vec<String>,
-    /// What each rank holds of it in memory.
+    /// Bytes that each rank holds in memory.
     pub held: Bytes,
-    /// What opening it needs to know.
+    /// Results that opening it needs.
     pub found: Options,
 }
 
 impl Survey {
-    /// What the opened splits say.
+    /// Counts the opened splits.
     pub fn of(splits: &Splits) -> Self {
         Self {
             n_train: splits.train.len(),
@@ -217,14 +216,14 @@ fn class_counts(Splits { train, classes, .. }: &Splits) -> Vec<u64> {
 /// Files that a data set reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// What they are: `train`, `val`, `table` ...
+    /// Name of the part: `train`, `val`, `table` ...
     pub name: &'static str,
     /// The folder that they are in.
     pub root: PathBuf,
     /// Each of them.
     pub paths: Vec<PathBuf>,
-    /// Whether their contents are compared however many they are; else names and sizes of very
-    /// many.
+    /// True if contents are compared however many files there are; else very many are compared by
+    /// names and sizes.
     pub by_contents: bool,
 }
 

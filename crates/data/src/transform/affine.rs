@@ -2,10 +2,10 @@
 
 use crate::transform::Pixels;
 
-/// Where an output place comes from: x = a x' + b y' + c, y = d x' + e y' + f.
+/// Map from output to input positions: x = a x' + b y' + c, y = d x' + e y' + f.
 pub(super) type Inverse = [f64; 6];
 
-/// How an image is moved, about its middle.
+/// Motion of an image about its center.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Motion {
     /// Degrees, clockwise, as torchvision's `affine`.
@@ -99,7 +99,7 @@ fn scaled<'a, const BYTES: usize>(
     }
 }
 
-/// Where each of `n` lines comes from; PIL adds step to step.
+/// Source position of each of `n` lines; PIL adds step to step.
 fn places(step: f64, origin: f64, n: usize) -> Vec<Option<usize>> {
     let mut place = origin + step * 0.5;
     let next = |_| {

@@ -31,7 +31,7 @@ use Operation::{
     ShearX, ShearY, Solarize, TranslateX, TranslateY,
 };
 
-/// What `rand_augment` and `trivial_augment_wide` choose from.
+/// Operations of `rand_augment` and `trivial_augment_wide`.
 const CHOSEN: [Operation; 14] = [
     Identity,
     ShearX,
@@ -56,14 +56,14 @@ pub(super) struct Space {
     /// Largest shift for a side of so many pixels.
     pub(super) translate: fn(usize) -> f64,
     pub(super) rotate: f64,
-    /// Of brightness, colour, contrast and sharpness.
+    /// Largest change of brightness, colour, contrast and sharpness.
     pub(super) enhance: f64,
     /// Bits that are lost.
     pub(super) posterize: f64,
     pub(super) bins: u32,
 }
 
-/// Of `rand_augment`.
+/// Magnitudes of `rand_augment`.
 pub(super) const RAND_AUGMENT: Space = Space {
     shear: 0.3,
     translate: |side| 150.0 / 331.0 * side as f64,
@@ -73,7 +73,7 @@ pub(super) const RAND_AUGMENT: Space = Space {
     bins: 31,
 };
 
-/// Of `trivial_augment_wide`.
+/// Magnitudes of `trivial_augment_wide`.
 pub(super) const TRIVIAL_AUGMENT: Space = Space {
     shear: 0.99,
     translate: |_| 32.0,

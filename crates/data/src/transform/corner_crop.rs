@@ -1,4 +1,4 @@
-//! What stands in the place of `center_crop` where answers to five crops are averaged.
+//! Replacement of `center_crop` where predictions of five crops are averaged.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ use crate::transform::{Area, Images, Pixels, Sides, Transform, Transforms};
 struct CornerCrop {
     /// [height, width] in pixels; one number is both.
     size: Shape2,
-    /// Which one, in torchvision's order: at the top left, top right, bottom left, bottom right,
-    /// and the middle.
+    /// Index of the crop, in torchvision's order: top left, top right, bottom left, bottom right,
+    /// center.
     #[serde(skip)]
     at: usize,
 }

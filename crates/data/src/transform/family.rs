@@ -8,7 +8,7 @@ use crate::registry::{Family, Registry, Takes};
 use crate::rng::Stream;
 use crate::transform::{Area, Images, Pixels, Sides};
 
-/// What is done to an image before a model sees it.
+/// A transform of an image before a model sees it.
 pub trait Transform: Debug + Send + Sync {
     /// Size of all images after it; `None` = they may differ.
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
@@ -36,32 +36,33 @@ pub trait Transform: Debug + Send + Sync {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String>;
 
-    /// Whether it draws random numbers where it gets a stream of them, so that it belongs to
+    /// True if it draws random numbers when it gets a stream of them, so that it belongs to
     /// training.
     fn is_random(&self) -> bool {
         false
     }
 
-    /// Whether it also takes images of 16 bits: it changes no value by itself, or asks for
-    /// [`Pixels::dtype`]. Others are refused for them by the plan.
+    /// True if it also takes images of 16 bits: it changes no value by itself, or asks for
+    /// [`Pixels::dtype`]. The plan refuses others for them.
     fn takes_uint16(&self) -> bool {
         false
     }
 
-    /// What `value` of a channel becomes, from 0 (black) to 1 (white), of a transform that is the
-    /// last of its list; `None` leaves it to others.
+    /// The value for the model of a channel's `value` from 0 (black) to 1 (white), by a transform
+    /// that is the last of its list; `None` leaves it to others.
     fn value(&self, channel: usize, value: f32) -> Option<f32> {
         let _ = (channel, value);
         None
     }
 
-    /// What another program must know, beside the options, to do the same to an image that is
+    /// Facts beside the options that another program needs to do the same to an image that is
     /// evaluated.
     fn evaluated(&self) -> Options {
         Options::new()
     }
 
-    /// Whether it changes values instead of pixels: it stands after what makes values of pixels.
+    /// True if it changes values instead of pixels: it stands after the conversion of pixels to
+    /// values.
     fn changes_values(&self) -> bool {
         false
     }
@@ -101,7 +102,7 @@ impl<T: ByChance> Transform for T {
     }
 }
 
-/// Whether what has the probability `p` happens; where nothing is random, only what always does.
+/// Draws an event of probability `p`; without randomness only a certain one happens.
 pub(crate) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
     stream.map_or(p >= 1.0, |stream| stream.uniform() < p)
 }

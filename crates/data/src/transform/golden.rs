@@ -13,7 +13,7 @@ static GOLDEN: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../../../tests/golden/transforms.json")).unwrap()
 });
 
-/// What is recorded under `name`.
+/// Golden values under `name`.
 pub(super) fn recorded(name: &str) -> &'static Value {
     GOLDEN.get(name).unwrap_or_else(|| panic!("no golden numbers of `{name}`"))
 }

@@ -100,7 +100,7 @@ impl Kind for Normalize {
 }
 
 impl Normalize {
-    /// What is wrong with the numbers of cameras.
+    /// Checks the numbers of cameras.
     fn uneven(&self) -> Option<Wrong> {
         let what = if self.camera_mean.len() != self.camera_std.len() {
             "must have as many lists as `camera_mean`, one for each camera"

@@ -10,11 +10,11 @@ use crate::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, buf
 /// The transforms of one split, with the size that they all lead to.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    /// What changes pixels.
+    /// Transforms of pixels.
     steps: Vec<Box<dyn Transform>>,
-    /// What each value of a pixel becomes, per channel.
+    /// The value for the model of each value of a pixel, per channel.
     values: Vec<Vec<f32>>,
-    /// What changes values, and the place of the first of them in the list.
+    /// Transforms of values, and the position of the first of them in the list.
     changes: Vec<Box<dyn Transform>>,
     first_change: usize,
     shape: [usize; 3],
@@ -118,12 +118,13 @@ impl Pipeline {
     }
 }
 
-/// Whether it says what values become.
+/// True if it converts pixels to values.
 fn makes_values(step: &dyn Transform) -> bool {
     step.value(0, 0.0).is_some()
 }
 
-/// What each value of a channel becomes: its share of white, unless the last transform says else.
+/// The value for the model of each value of a channel: its share of white, unless the last
+/// transform converts it.
 fn table(dtype: PixelDtype, channel: usize, last: Option<&dyn Transform>) -> Vec<f32> {
     let white = (1_usize << (8 * dtype.bytes())) - 1;
     let shares = (0..=white).map(|value| value as f32 / white as f32);

@@ -11,7 +11,7 @@ pub struct Pixels {
     pub height: usize,
     /// Columns.
     pub width: usize,
-    /// How a value is stored: in a byte, or in two in the machine's order. 16 bits reach only
+    /// Storage type of a value: a byte, or two in the machine's order. 16 bits reach only
     /// transforms that [take](crate::transform::Transform::takes_uint16) them.
     pub dtype: PixelDtype,
     /// `height * width * channels` values.
@@ -34,7 +34,6 @@ pub struct Area {
 /// An image, or as much of it as was decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded {
-    /// What was decoded.
     pub(crate) pixels: Pixels,
     /// Row of the image in which it begins.
     pub(crate) top: usize,
@@ -45,7 +44,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Whether the pixels of `area` are among those that were decoded.
+    /// True if the pixels of `area` are among those that were decoded.
     pub(crate) fn holds(&self, area: Area) -> bool {
         let bottom = self.top + self.pixels.height;
         let right = self.left + self.pixels.width;

@@ -1,4 +1,4 @@
-//! What the tests of transforms share.
+//! Helpers of the tests of transforms.
 
 use crate::transform::Pixels;
 

@@ -13,7 +13,7 @@ use crate::failpoint::rule::{Action, Rule, Visit};
 static RULES: OnceLock<Result<Vec<Rule>, String>> = OnceLock::new();
 /// The step that this process is in.
 static STEP: AtomicU64 = AtomicU64::new(0);
-/// How often each point was reached.
+/// Visits of each point.
 static HITS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 fn rules() -> &'static Result<Vec<Rule>, String> {
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Whether `DDPRUN_FP` can be read, and what is wrong with it.
+/// Checks that `DDPRUN_FP` can be read; the error says why not.
 pub fn check() -> Result<(), String> {
     rules().as_ref().map(|_| ()).map_err(|wrong| format!("DDPRUN_FP: {wrong}"))
 }
@@ -41,17 +41,17 @@ pub fn reach(point: &str) {
     }
 }
 
-/// Whether a bit is to be turned here.
+/// True if a bit is to be flipped here.
 pub fn flips(point: &str) -> bool {
     asked(point) == Some(Action::Flip)
 }
 
-/// Whether a device is to have no memory left here.
+/// True if a device is to have no memory left here.
 pub fn runs_out(point: &str) -> bool {
     asked(point) == Some(Action::Oom)
 }
 
-/// Whether what was begun here is to be waited for.
+/// True if the work that was begun here is to be waited for.
 pub fn waits(point: &str) -> bool {
     asked(point) == Some(Action::Wait)
 }

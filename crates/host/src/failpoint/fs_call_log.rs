@@ -1,4 +1,4 @@
-//! What was done to the file system: a line of JSON for each call, in the file that
+//! Log of changes of the file system: a line of JSON for each call, in the file that
 //! `DDPRUN_FILE_CALLS` names.
 
 use std::fs::File;

@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-/// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Kill,
@@ -21,7 +20,7 @@ pub(super) enum Action {
     Flip,
     /// A device has no memory left, where the point uses one.
     Oom,
-    /// What was begun at the point is waited for, where it can be.
+    /// The work that was begun at the point is waited for, where it can be.
     Wait,
     /// Milliseconds.
     Sleep(u64),
@@ -35,7 +34,7 @@ pub(super) struct Visit {
     pub(super) rank: Option<u64>,
     pub(super) step: u64,
     pub(super) restart: u64,
-    /// How often this process has reached the point, from 1.
+    /// Number of this visit of the point by this process, from 1.
     pub(super) hit: u64,
 }
 
@@ -75,7 +74,7 @@ impl Rule {
         text.split(';').map(str::trim).filter(|rule| !rule.is_empty()).map(Self::from_str).collect()
     }
 
-    /// Whether the rule is about this visit.
+    /// True if the rule applies to this visit.
     pub(super) fn fits(&self, visit: &Visit) -> bool {
         self.who.is(visit.rank)
             && self.step.is_none_or(|step| step == visit.step)

@@ -37,7 +37,6 @@ impl Appended {
         fs_calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
-    /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -17,10 +17,10 @@ pub struct Follower {
     file: Option<(u64, u64)>,
 }
 
-/// What is new in a file.
+/// New lines of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Whether the file was cut or replaced, so that its lines come from the first on.
+    /// True if the file was cut or replaced, so that its lines come from the first on.
     pub is_anew: bool,
     /// Whole lines, with their ends; bytes that are no UTF-8 are replaced.
     pub lines: String,

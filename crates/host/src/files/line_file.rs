@@ -43,7 +43,6 @@ impl Lines {
         self.appended.sync()
     }
 
-    /// Where the file is.
     pub fn path(&self) -> &Path {
         self.appended.path()
     }

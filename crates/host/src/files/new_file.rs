@@ -90,7 +90,7 @@ impl NewFile {
     }
 }
 
-/// What tells a file from all others.
+/// Identity of a file: device and inode.
 fn same(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }

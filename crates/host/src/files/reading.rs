@@ -16,8 +16,8 @@ pub(super) const LONGEST_LINE: u64 = 16 << 20;
 /// Longest wait for a disk before a failure is reported without it.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What `work` returns, unless that takes longer than `time`: on a disk that hangs it never does, and
-/// its thread stays behind. `None` also where no thread is left, or `work` panics.
+/// Returns the result of `work`, unless that takes longer than `time`: on a disk that hangs it
+/// never returns, and its thread stays behind. `None` also if no thread is left, or `work` panics.
 pub fn within<T: Send + 'static>(
     time: Duration,
     work: impl FnOnce() -> T + Send + 'static,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 
-/// How long a process waits for a lock before another one has it.
+/// Longest wait for a lock that another process has.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The right to write into a run's folder.
@@ -80,7 +80,7 @@ fn lock(file: &File, folder: &Path, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// How long a process waits for others that make something in a folder.
+/// Longest wait for other processes that make something in a folder.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for this process's turn to look what is in the folder `path` and to make something there,
@@ -123,7 +123,7 @@ pub fn lock_holder(folder: &Path) -> Option<String> {
     }
 }
 
-/// Whether no process has the lock of `folder`: `false` where that cannot be known.
+/// True if no process has the lock of `folder`; `false` if that cannot be known.
 pub fn is_unlocked(folder: &Path) -> bool {
     match super::open(&folder.join(".lock")) {
         Ok(file) => file.try_lock_shared().is_ok(),

@@ -46,18 +46,18 @@ fn sweep_up(folder: &Path) {
     }
 }
 
-/// Whether a file or folder of this name is a temporary, of whichever process.
+/// True if a file or folder of this name is a temporary, of any process.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(MARK)
 }
 
-/// Whether the process that a temporary of this name belongs to may still be writing it: it runs on
-/// this host. One of another host is not known of, and counts as left behind.
+/// True if the process that a temporary of this name belongs to may still be writing it: it runs on
+/// this host. A process of another host is not known of, and its temporaries count as left behind.
 pub(super) fn is_in_use(name: &str) -> bool {
     owner(name).is_some_and(|pid| pid != std::process::id() && is_alive(pid))
 }
 
-/// Whether a process of this host runs. One that has ended keeps its number until its parent looks,
+/// True if a process of this host runs. One that has ended keeps its number until its parent looks,
 /// which the first process of a container may never do.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where the user keeps what can be found out again.
+//! The user's cache folder, for results that can be computed again.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

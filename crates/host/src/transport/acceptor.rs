@@ -38,7 +38,7 @@ pub struct AuthenticatedConnection {
     pub keys: SessionKeys,
 }
 
-/// How a handshake ended.
+/// Result of a handshake.
 enum Outcome {
     Accepted(Box<AuthenticatedConnection>),
     Refused(IpAddr, &'static str),

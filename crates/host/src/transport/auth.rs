@@ -90,7 +90,7 @@ impl<'de> Deserialize<'de> for SentKey {
     }
 }
 
-/// What a connection is for, as its opener says at the end of the handshake.
+/// Purpose of a connection, sent by its opener at the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// From the parent of this node to that of node 0.
@@ -147,8 +147,8 @@ mod tests {
         }
     }
 
-    /// How often the end of a key, each byte inverted, is somewhere in the memory that this process
-    /// may write. The allocator overwrites the beginning of memory that is given back.
+    /// Counts copies of the end of a key, each byte inverted, in the memory that this process may
+    /// write. The allocator overwrites the beginning of memory that is given back.
     fn found(inverted: &[u8; END]) -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let memory = File::open("/proc/self/mem").unwrap();

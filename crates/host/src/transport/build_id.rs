@@ -1,4 +1,4 @@
-//! Which build of the program this is: two builds of one version need not understand each other.
+//! Identity of the build of the program: two builds of one version need not understand each other.
 
 use std::fs::File;
 use std::sync::OnceLock;

@@ -23,15 +23,15 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// One end of a connection.
 pub struct Channel {
     socket: OwnedFd,
-    /// Of what is sent and of what is received; absent within a machine.
+    /// Keys for sending and for receiving; absent within a machine.
     keys: Option<[RecordKey; 2]>,
     inbox: Vec<u8>,
     /// Bytes of the next message, if its length was received.
     announced: Option<usize>,
     outbox: Vec<u8>,
-    /// Whether the other end has sent all that it will.
+    /// True if the other end has sent all that it will.
     is_closed: bool,
-    /// Whether the other end reads nothing more. What it sent before may still be here.
+    /// True if the other end reads nothing more. Messages that it sent before may still be here.
     has_lost_reader: bool,
 }
 
@@ -55,12 +55,12 @@ impl Channel {
         Ok(Self { keys: Some(keys.open()?), ..Self::new(socket)? })
     }
 
-    /// Whether the other end is gone, and all that it sent has been read from the socket.
+    /// True if the other end is gone, and all that it sent has been read from the socket.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Whether messages wait to be sent.
+    /// True if messages wait to be sent.
     pub fn has_unsent(&self) -> bool {
         !self.outbox.is_empty() && !self.has_lost_reader
     }
@@ -213,7 +213,7 @@ pub fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
     }
 }
 
-/// Whether this error means that the other end or its machine is gone.
+/// True if this error means that the other end or its machine is gone.
 pub fn is_gone(error: &io::Error) -> bool {
     use ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkUnreachable,
@@ -300,7 +300,7 @@ mod tests {
         (from, Channel::authenticated(b, keys([2, 1])).unwrap())
     }
 
-    /// What the other end makes of "second" if its bytes are changed on their way.
+    /// Messages that the other end receives for "second" if its bytes are changed in transit.
     fn received_after(tamper: impl FnOnce(&mut Vec<u8>)) -> io::Result<Vec<String>> {
         let (mut from, mut to) = sealed_ends();
         from.send(&"first").unwrap();

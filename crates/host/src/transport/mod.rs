@@ -1,4 +1,4 @@
-//! What moves bytes between processes, on one machine and between several.
+//! Transport of bytes between processes, on one machine and between several.
 //!
 //! ```text
 //! one machine        Channel (messages over a Unix socket), shared_memory

@@ -26,22 +26,22 @@ pub(crate) const PROOF_BYTES: usize = PURPOSE_BYTES + TAG_BYTES;
 pub(crate) const PROTOCOL: &[u8; 16] = b"ddprun machines\x02";
 /// The functions, in Noise's words.
 const PATTERN: &str = "Noise_NNpsk2_25519_AESGCM_SHA256";
-/// Where the shared key enters: at the end of the second message.
+/// Position of the shared key: at the end of the second message.
 const PSK_AT: u8 = 2;
 
-/// Whether these bytes are of ddprun, and of which version.
+/// Protocol and version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// This one.
     Ours,
-    /// That of an older or newer program.
+    /// An older or newer program's.
     OtherVersion,
     /// Something else listens or connects here.
     Unknown,
 }
 
 impl Protocol {
-    /// Of the first message of either end.
+    /// Reads the protocol of the first message of either end.
     pub(crate) fn of(message: &[u8]) -> Self {
         let name = &PROTOCOL[..PROTOCOL.len() - 1];
         match message {
@@ -92,7 +92,7 @@ impl Server {
         Ok((Self(noise), answer))
     }
 
-    /// What the client wants, and the keys; `None` if it does not hold the key.
+    /// The client's purpose, and the keys; `None` if it does not hold the key.
     pub(crate) fn verify(mut self, proof: &[u8; PROOF_BYTES]) -> Option<(Purpose, SessionKeys)> {
         let (up, down) = raw_split(&mut self.0);
         let mut purpose = [0; PROOF_BYTES];
@@ -121,7 +121,7 @@ fn raw_split(noise: &mut HandshakeState) -> (Key, Key) {
     (Key::take(&mut up), Key::take(&mut down))
 }
 
-/// Whether a server takes `bytes` for the first and third message of a client, or a client takes
+/// True if a server takes `bytes` for the first and third message of a client, or a client takes
 /// them for a server's answer. They were made without the key.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn is_believed(bytes: &[u8]) -> bool {

@@ -11,7 +11,7 @@ use crate::units::Rank;
 #[derive(Debug)]
 pub struct Peer {
     pub rank: Rank,
-    /// Its machine, for messages.
+    /// Address of its machine, for messages.
     pub address: String,
     /// A connected stream.
     pub socket: OwnedFd,

@@ -24,11 +24,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 pub enum ConnectError {
     /// The system refused.
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
         source: io::Error,
     },
-    /// What listens at this address does not hold the key.
+    /// The listener at this address does not hold the key.
     Unauthenticated(SocketAddr),
     /// These ranks did not connect within [`CONNECT_TIMEOUT`].
     Missing(String),
@@ -74,15 +74,15 @@ fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream
     Err(refused)
 }
 
-/// What a node needs to connect its first rank to those of the other nodes.
+/// Settings with which a node connects its first rank to those of the other nodes.
 pub struct PeerConnections<'a> {
     /// This node, of so many.
     pub node: u32,
     pub nodes: u32,
     pub ranks_per_node: u32,
-    /// Of this run alone.
+    /// Key of this run alone.
     pub key: Key,
-    /// Of all nodes.
+    /// Names of all nodes.
     pub names: &'a [String],
 }
 

@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use crate::transport::auth::{KEY_BYTES, Key, SentKey};
 
-/// What a record is longer than its contents.
+/// Bytes by which a record is longer than its contents.
 pub const TAG_BYTES: usize = 16;
 /// Number of the first record; the message before it is the last of the handshake.
 const FIRST: u64 = 1;
@@ -36,12 +36,12 @@ impl SessionKeys {
         Self { send: SentKey(send), receive: SentKey(receive) }
     }
 
-    /// What seals the records that this end sends, and what opens those that it receives.
+    /// The keys that seal the records of this end, and open those that it receives.
     pub fn open(self) -> io::Result<[RecordKey; 2]> {
         Ok([RecordKey::new(self.send.0)?, RecordKey::new(self.receive.0)?])
     }
 
-    /// Whether `others` are those of the other end.
+    /// True if `others` are the keys of the other end.
     #[cfg(test)]
     pub(crate) fn fit(&self, others: &Self) -> bool {
         self.send.0 == others.receive.0 && self.receive.0 == others.send.0

@@ -13,7 +13,7 @@ pub(super) const ACTS: &str = "a policy acts: use `ddprun sample`";
 /// Ranges narrower than this are not stretched.
 const MIN_RANGE: f32 = 1e-4;
 
-/// Where behaviour comes from.
+/// Source of episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     /// Arrays of an npz file, or columns of a parquet file or of a folder of such.
@@ -50,7 +50,7 @@ impl Behaviour {
     }
 }
 
-/// How episodes are cut, by the names of diffusion policies.
+/// Cutting of episodes into samples, by the names of diffusion policies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Actions that are predicted together; the first `n_obs_steps - 1` of them are past.
@@ -83,7 +83,7 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// What is done must have been predicted.
+    /// Checks that the actions that are executed were predicted.
     pub(super) fn check(self) -> Vec<Wrong> {
         let needed = self.n_obs_steps.saturating_add(self.n_action_steps).saturating_sub(1);
         if needed <= self.horizon {
@@ -98,12 +98,11 @@ impl Chunk {
     }
 }
 
-/// What acting by observed behaviour needs to know of its data.
+/// Settings that a trained policy needs to act.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// How the data were cut.
     pub chunk: Chunk,
-    /// Their scale: a trained policy sees and acts on that of its training episodes.
+    /// Scale of the numbers: a trained policy sees and acts on that of its training episodes.
     pub ranges: Ranges,
     /// Seed of the simulation that the data come from; `None` if they were recorded.
     #[serde(default)]
@@ -121,7 +120,7 @@ impl Policy {
     /// By what name a survey finds it.
     pub(super) const FOUND: &'static str = "policy";
 
-    /// That of a plan; `None` if its data are no behaviour.
+    /// The policy of a plan; `None` if its data are no behaviour.
     pub fn of(source: &SourcePlan) -> Option<Self> {
         Self::found(&source.found)
     }
@@ -135,9 +134,9 @@ impl Policy {
 /// Least and largest value of each number in the training episodes; models see -1 to 1 instead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranges {
-    /// Of each number of an observation.
+    /// Range of each number of an observation.
     pub observations: Vec<[f32; 2]>,
-    /// Of each number of an action.
+    /// Range of each number of an action.
     pub actions: Vec<[f32; 2]>,
 }
 

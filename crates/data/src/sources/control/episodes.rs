@@ -11,10 +11,9 @@ use crate::sources::control::images::Camera;
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Episodes {
-    /// Of each step.
+    /// One row for each step.
     pub(super) observations: Vec<Vec<f32>>,
     pub(super) actions: Vec<Vec<f32>>,
-    /// Of each camera.
     pub(super) cameras: Vec<Camera>,
     /// The step after the last one of each episode.
     pub(super) ends: Vec<usize>,
@@ -30,7 +29,7 @@ impl Episodes {
 
 /// Reads one form of stored trajectories.
 pub(super) trait TrajectoryReader: Sync {
-    /// Whether the file or folder `path` has this form.
+    /// True if the file or folder `path` has this form.
     fn reads(&self, path: &Path) -> bool;
 
     /// All episodes, with the images of `cameras`.
@@ -51,7 +50,7 @@ pub(super) fn opened(path: &Path, expected: &'static str) -> Result<(File, u64),
     Ok((file, bytes))
 }
 
-/// What is wrong with a column or array that has `value` in `row`, counted from 0.
+/// Describes a `value` that is not finite, in `row` of a column or array, counted from 0.
 pub(super) fn not_finite(value: impl std::fmt::Display, row: usize) -> String {
     format!("holds {value} in row {row}, not a finite 32-bit number")
 }

@@ -7,7 +7,7 @@ use crate::plan::Cameras;
 use crate::read;
 use crate::transform::{Area, Decoded, Pixels};
 
-/// What a camera has seen.
+/// Images of a camera.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Camera {
     pub(super) name: String,
@@ -42,7 +42,7 @@ impl Frames {
         Ok(())
     }
 
-    /// What they take in memory.
+    /// Bytes in memory.
     pub(super) fn held(&self) -> u64 {
         let encoded = |image: &Encoded| match image {
             Encoded::Bytes(bytes) => bytes.len() as u64,
@@ -84,7 +84,7 @@ fn of_file(path: &Path) -> Result<Vec<u8>, String> {
     read::whole(path).map_err(|error| format!("`{}`: {error}", path.display()))
 }
 
-/// What all images are like, by the first of each camera; `None` without cameras.
+/// Number and shape of the images, by the first of each camera; `None` without cameras.
 pub(super) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
     let mut found: Option<Cameras> = None;
     for Camera { name, frames } in cameras {

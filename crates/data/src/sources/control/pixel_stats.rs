@@ -15,8 +15,8 @@ const MEASURED: usize = 256;
 /// Deviations below are not stretched.
 const MIN_DEVIATION: f64 = 1e-4;
 
-/// What the data set in the folder `root` says of `cameras`; `None` if it says nothing of one.
-/// In the numbers of all, cameras count alike.
+/// Pixel statistics that the data set in the folder `root` stores for `cameras`; `None` if one of
+/// them is missing. In the numbers of all, cameras count alike.
 pub(super) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option<PixelStats> {
     let bytes = read::whole(&root.join("meta").join("stats.json")).ok()?;
     let all: Value = serde_json::from_slice(&bytes).ok()?;
@@ -46,7 +46,7 @@ fn flatten(value: &Value, found: &mut Vec<f64>) -> Option<()> {
     }
 }
 
-/// What `cameras` have seen in `steps`, in some images of each; `None` if none can be read.
+/// Pixel statistics measured in `steps`, in some images of each camera; `None` if none can be read.
 pub(super) fn measured(cameras: &[Camera], steps: &[usize], channels: usize) -> Option<PixelStats> {
     let stride = steps.len().div_ceil(MEASURED).max(1);
     let places: Vec<usize> = steps.iter().step_by(stride).copied().collect();
@@ -72,7 +72,7 @@ struct Moments {
     squares: Vec<f64>,
 }
 
-/// Those of all cameras, and of each one if there are several; `None` of no camera.
+/// Statistics of all cameras, and of each one if there are several; `None` without cameras.
 fn together(cameras: &[Moments]) -> Option<PixelStats> {
     let n: f64 = cameras.iter().map(|camera| camera.n).sum();
     let channels = cameras.first()?.means.len();

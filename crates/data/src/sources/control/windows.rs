@@ -31,7 +31,7 @@ use crate::{Dataset, Splits, Target};
 /// Forms of stored trajectories, the first that has a file reads it.
 const READERS: [&dyn TrajectoryReader; 2] = [&Parquet, &Npz];
 
-/// What reads the file or folder `path`.
+/// The reader for the file or folder `path`.
 pub(super) fn reader_of(path: &Path) -> &'static dyn TrajectoryReader {
     READERS.into_iter().find(|reader| reader.reads(path)).unwrap_or(&Npz)
 }
@@ -115,7 +115,7 @@ pub(crate) fn survey(
     })
 }
 
-/// What the data set says of its pixels, or what they are in the training episodes.
+/// Pixel statistics stored with the data set, or measured in the training episodes.
 fn pixels(
     from: &Behaviour,
     episodes: &Episodes,
@@ -166,16 +166,16 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     cut(from, episodes, chunk, &parts, &policy.ranges, sight)
 }
 
-/// How images become values.
+/// Conversion of camera images to values.
 pub struct CameraTransform {
-    /// Of each camera.
+    /// One pipeline for each camera.
     transforms: Vec<Pipeline>,
     /// Height and width of every image before.
     size: (usize, usize),
 }
 
 impl CameraTransform {
-    /// Of images like these, by the transforms of `list`.
+    /// Builds the transforms of `list` for such images.
     pub fn new(cameras: &Cameras, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
         let [channels, height, width] = cameras.shape;
         let images = Images::new(channels, Some((height as u32, width as u32)));
@@ -262,7 +262,8 @@ fn cut(
     Ok(Splits { train, val, test, classes: Vec::new() })
 }
 
-/// Which episodes are for what: the last ones validate, at least one, where none are dealt out.
+/// Splits the episodes into parts: the last ones validate, at least one, unless they are held out
+/// at random.
 fn parts(
     from: &Behaviour,
     episodes: &Episodes,
@@ -291,7 +292,7 @@ fn unusable(from: &Behaviour, what: String) -> Error {
     }
 }
 
-/// Whether each number of these episodes has a range.
+/// True if each number of these episodes has a range.
 fn fit(ranges: &Ranges, episodes: &Episodes) -> bool {
     let width = |rows: &[Vec<f32>]| rows.first().map_or(0, Vec::len);
     ranges.observations.len() == width(&episodes.observations)

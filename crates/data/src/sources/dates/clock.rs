@@ -1,11 +1,11 @@
-//! What follows a calendar date in a cell: a time of day, an offset from UTC, a time zone.
+//! The part of a cell after a calendar date: a time of day, an offset from UTC, a time zone.
 
 use jiff::civil::Time;
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::{Offset, TimeZone};
 
-/// What follows a calendar date: `T06:00`, ` 2:30 PM`, `T060000.5Z`, ` 06:00 +0200`,
-/// `T06:00+02:00[Europe/Oslo]`.
+/// Parses the rest of a cell after a calendar date: `T06:00`, ` 2:30 PM`, `T060000.5Z`, ` 06:00
+/// +0200`, `T06:00+02:00[Europe/Oslo]`.
 pub(super) fn time_of_day(rest: &str) -> Option<(Time, Option<Offset>, Option<TimeZone>)> {
     let is_compact = rest.starts_with(['T', 't']);
     let rest = if is_compact {
@@ -23,8 +23,8 @@ pub(super) fn time_of_day(rest: &str) -> Option<(Time, Option<Offset>, Option<Ti
     Some((clock(rest, is_compact)?, offset, zone))
 }
 
-/// What follows a calendar date, as strftime has it: ` %H:%M` of ` 13:30`, `T%H:%M:%S%z` of
-/// `T06:00:00+02:00`; `None` of what has no such format, as the name of a time zone.
+/// strftime format of the rest of a cell after a calendar date: ` %H:%M` of ` 13:30`, `T%H:%M:%S%z`
+/// of `T06:00:00+02:00`; `None` if there is no such format, as for the name of a time zone.
 pub(super) fn format_of(rest: &str) -> Option<String> {
     if rest.is_empty() {
         return Some(String::new());

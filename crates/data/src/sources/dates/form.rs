@@ -37,7 +37,7 @@ pub(crate) struct WrongDate {
     /// Line of the cell.
     pub(crate) line: u64,
     pub(crate) cell: String,
-    /// What follows the cell.
+    /// The message after the cell.
     pub(crate) what: String,
     pub(crate) help: String,
 }
@@ -46,7 +46,7 @@ pub(crate) struct WrongDate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DateForm {
     pattern: Pattern,
-    /// Whether cells have an offset from UTC; `None` where cells may differ in it.
+    /// True if cells have an offset from UTC; `None` if cells may differ in it.
     has_offset: Option<bool>,
 }
 
@@ -168,7 +168,7 @@ const NO_OFFSET: &str = "has no offset from UTC, but other dates of the column h
 const AN_OFFSET: &str = "has an offset from UTC, but other dates of the column have none";
 const OFFSETS: &str = "write the offset in all rows (`+01:00`, `Z`), or in none";
 
-/// Whether all cells could be dates of one format. Numbers count only if `numbers_may_be` dates.
+/// True if all cells could be dates of one format. Numbers count only if `numbers_may_be` dates.
 pub(crate) fn could_be_dates<'a>(
     cells: impl IntoIterator<Item = &'a str>,
     numbers_may_be: bool,
@@ -193,8 +193,8 @@ pub fn dates<'a>(cells: impl Iterator<Item = (&'a str, u64)> + Clone) -> Option<
     cells.map(|(cell, line)| Some(form.read(cell, line).ok()?.0)).collect()
 }
 
-/// Whether the first column of a table holds dates, by its name and its first cell. Numbers are
-/// dates only where the name says so.
+/// True if the first column of a table holds dates, by its name and its first cell. Numbers are
+/// dates only if the name says so.
 pub fn is_dated(name: &str, cell: Option<&str>) -> bool {
     let name = name.to_lowercase();
     if name == "date" {
@@ -208,12 +208,12 @@ pub fn is_dated(name: &str, cell: Option<&str>) -> bool {
     could_be_dates([cell], is_calendar || is_clock)
 }
 
-/// Whether a cell is a date by itself, and no number.
+/// True if a cell is a date by itself, and no number.
 pub fn is_date(cell: &str) -> bool {
     could_be_dates([cell], false)
 }
 
-/// What is wrong with a format that an experiment gives.
+/// Checks a format that an experiment gives.
 pub(crate) fn check_format(format: &str) -> Result<(), String> {
     let day = jiff::civil::date(2023, 11, 25).at(22, 33, 44, 555_000_000);
     let written = day
@@ -234,8 +234,7 @@ pub(crate) struct FormInference<'a> {
     has_offset: Option<bool>,
     /// The first cell that is another date in another format.
     ambiguous: Option<(String, u64)>,
-    /// What stands behind the calendar date in the first cell, as strftime has it, if all cells fit
-    /// that.
+    /// strftime format of the time after the calendar date in the first cell, if all cells fit it.
     time: Option<String>,
     is_empty: bool,
 }
@@ -348,7 +347,7 @@ fn formats(patterns: &[&str]) -> String {
     patterns.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(" or ")
 }
 
-/// What stands behind the calendar date of a cell, as strftime has it; empty if nothing does.
+/// strftime format of the time after the calendar date of a cell; empty if there is none.
 fn time_behind(pattern: &str, cell: &str) -> Option<String> {
     let (_, used) = BrokenDownTime::parse_prefix(pattern, cell).ok()?;
     format_of(cell.get(used..)?)
@@ -358,7 +357,7 @@ fn fits_any(cell: &str) -> bool {
     PATTERNS.iter().copied().flatten().any(|pattern| read_inferred(pattern, cell).is_some())
 }
 
-/// What to do about a date that ends in the abbreviation of a time zone.
+/// Remedy for a date that ends in the abbreviation of a time zone.
 fn unknown_zone(cell: &str) -> Option<&'static str> {
     let (before, word) = cell.rsplit_once(' ')?;
     let is_abbreviation =
@@ -375,13 +374,13 @@ fn read_given(format: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> {
     read_whole(format, cell).or_else(|| read_inferred(format, cell).filter(|_| is_calendar(format)))
 }
 
-/// Whether a format is one of those of calendar dates, days and not months, that are inferred.
+/// True for the inferred formats of calendar dates (days, not months).
 fn is_calendar(format: &str) -> bool {
     let is_known = PATTERNS.iter().copied().flatten().any(|pattern| *pattern == format);
     is_known && is_of_days(format)
 }
 
-/// Whether a format gives days, which may have times.
+/// True if a format gives days, which may have times.
 fn is_of_days(pattern: &str) -> bool {
     ["%d", "%u"].iter().any(|day| pattern.contains(day)) && !pattern.contains("%H")
 }
@@ -481,8 +480,8 @@ fn without_weekday(cell: &str) -> (Option<Weekday>, &str) {
     }
 }
 
-/// Whether the digits of `date` are as many as those of `pattern`: jiff also takes signs, and fewer
-/// digits of a year.
+/// True if `date` has as many digits as `pattern`: jiff also takes signs, and fewer digits of a
+/// year.
 fn fits(pattern: &str, date: &str) -> bool {
     let mut runs = date.split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty());
     let mut is_run = |width: usize, fewest: usize| {

@@ -1,5 +1,5 @@
-//! How regularly the dates of a series follow each other, by all of them: in pandas' words `h`,
-//! `15min`, `D`, `B` (days from Monday to Friday), `W`, `MS`, `ME`, `BME`, `QE`, `YS` and so on.
+//! Frequency of the dates of a series, by all of them: in pandas' words `h`, `15min`, `D`, `B`
+//! (days from Monday to Friday), `W`, `MS`, `ME`, `BME`, `QE`, `YS` and so on.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub struct Frequency {
     step: i64,
 }
 
-/// Where dates may lie.
+/// Grid of possible dates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Grid {
@@ -52,8 +52,7 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 const NS_PER_MINUTE: i64 = 60 * NS_PER_SECOND;
 const NS_PER_HOUR: i64 = 60 * NS_PER_MINUTE;
 const NS_PER_DAY: i64 = 24 * NS_PER_HOUR;
-/// Of all steps from a date to the next those that a regular series may lack or exceed: one in so
-/// many.
+/// A regular series may have gaps or extra dates at one of this many steps.
 const IRREGULAR: usize = 10;
 /// Days on which a time of day must recur to be one of a pattern.
 const DAYS: usize = 2;
@@ -84,19 +83,21 @@ impl Frequency {
         found.reduce(|best, other| if other.0 > best.0 { other } else { best }).map(|(_, it)| it)
     }
 
-    /// Whether dates could be some of this frequency, in their order.
+    /// True if the dates, in order, could be of this frequency.
     pub(crate) fn fits(&self, dates: &[Date]) -> bool {
         let steps = self.grid.places(dates).and_then(|places| steps(&places));
         steps.is_some_and(|steps| steps.iter().all(|step| step % self.step.max(1) == 0))
     }
 
-    /// Whether dates are of this frequency, and few of them after a gap: days are hours with gaps.
+    /// True if the dates are of this frequency, and few of them follow a gap: days are hours with
+    /// gaps.
     pub(crate) fn is_usual_in(&self, dates: &[Date]) -> bool {
         let missing = self.missing(dates);
         missing.is_some_and(|gaps| 2 * gaps.iter().filter(|gap| **gap == 0).count() >= gaps.len())
     }
 
-    /// How many places are left out before each date but the first, if all are at its places.
+    /// Number of positions left out before each date but the first, if all are at positions of the
+    /// grid.
     fn missing(&self, dates: &[Date]) -> Option<Vec<i64>> {
         if !self.fits(dates) {
             return None;
@@ -173,7 +174,7 @@ impl Frequency {
     }
 }
 
-/// Where rows seem to be missing between `dates`, of which each has a line.
+/// Describes gaps between `dates`, each of which has a line.
 pub(crate) fn gaps(dates: &[Date], lines: &[u64], frequency: &Frequency) -> Option<String> {
     let missing = frequency.missing(dates)?;
     let gaps = || missing.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, _)| at);
@@ -348,7 +349,7 @@ impl MonthDay {
     }
 }
 
-/// How far each place is behind the one before it; `None` unless all ascend.
+/// Distance of each position from the one before it; `None` unless all ascend.
 fn steps(places: &[i128]) -> Option<Vec<i64>> {
     let step = |pair: &[i128]| i64::try_from(pair[1] - pair[0]).ok().filter(|step| *step > 0);
     places.windows(2).map(step).collect()
@@ -473,7 +474,6 @@ impl FrequencyAlias {
         Ok(Self { text: text.to_owned(), frequency: Frequency { grid, step } })
     }
 
-    /// What it stands for.
     pub(crate) fn frequency(&self) -> &Frequency {
         &self.frequency
     }
@@ -506,7 +506,7 @@ impl fmt::Display for Frequency {
     }
 }
 
-/// Whether pandas writes a frequency so today.
+/// True if pandas writes a frequency this way today.
 fn is_current(name: &str) -> bool {
     MONTHS[..12].iter().any(|(current, ..)| *current == name)
 }

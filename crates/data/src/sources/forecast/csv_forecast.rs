@@ -186,16 +186,16 @@ impl DataSource for CsvForecast {
     }
 }
 
-/// What a run keeps of its series.
+/// Results of the survey that a run stores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Stored {
-    /// What was taken away from each series, and what it was divided by.
+    /// Mean and deviation that standardise each series.
     #[serde(skip_serializing_if = "Option::is_none")]
     scales: Option<Vec<Scale>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     date_form: Option<DateForm>,
-    /// Of the dates, if they are regular.
+    /// Frequency of the dates, if they are regular.
     #[serde(skip_serializing_if = "Option::is_none")]
     frequency: Option<Frequency>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,7 +261,7 @@ impl CsvForecast {
         (found.into_iter().map(Some).collect(), note)
     }
 
-    /// Where rows are missing among those that a forecast is made from.
+    /// Describes gaps among the rows that a forecast is made from.
     fn gaps_before(&self, dates: &Dates, stored: &Stored) -> Option<String> {
         let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
         let known = given.or(stored.frequency.as_ref()).cloned();
@@ -408,7 +408,7 @@ struct Rows {
 /// A table that was cut.
 struct Read {
     splits: Splits,
-    /// What is worth a look, in words.
+    /// Notes for the user.
     notes: Vec<String>,
     target_columns: Vec<TargetColumn>,
     stored: Stored,
@@ -541,8 +541,7 @@ impl Windows {
         }
     }
 
-    /// How far off it is to repeat the `season` rows before what is to be predicted; `None` if the
-    /// table begins later.
+    /// Error of repeating the `season` rows before the forecast; `None` if the table begins later.
     fn repeating(&self, name: &'static str, season: usize) -> Option<Baseline> {
         let steps = self.target_shape[0];
         let first = self.start + self.seq_len;

@@ -85,12 +85,12 @@ impl Dates {
         Self { all, lines, form: self.form.clone(), zone: self.zone.clone() }
     }
 
-    /// Where rows seem to be missing.
+    /// Describes gaps between rows.
     pub(super) fn gaps(&self, frequency: &Frequency) -> Option<String> {
         gaps(&self.all, &self.lines, frequency)
     }
 
-    /// Where rows seem to be missing, or that no frequency is known.
+    /// Describes gaps between rows, or says that no frequency is known.
     pub(super) fn note(&self, frequency: Option<&Frequency>) -> Option<String> {
         match frequency {
             Some(frequency) if frequency.fits(&self.all) => self.gaps(frequency),

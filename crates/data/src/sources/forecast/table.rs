@@ -19,7 +19,7 @@ use crate::sources::tables::table::{at, cell};
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
                         step; the first column may hold dates";
 
-/// What to do about rows with more cells than the header, and about those with fewer.
+/// Remedies for rows with more cells than the header, and for rows with fewer.
 const RAGGED: [&str; 2] = [
     "write decimals with a point, as in `1.5`: commas stand between the cells",
     "complete the row or remove it",
@@ -36,22 +36,22 @@ pub(super) struct Table {
     dates: Option<Dates>,
     /// Names of the series.
     names: Vec<String>,
-    /// What was taken away from each, and what it was divided by.
+    /// Mean and deviation that standardise each series.
     scales: Vec<Scale>,
     calendar: Calendar,
 }
 
-/// How the dates of a table are read.
+/// Options for reading the dates of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DateOptions<'a> {
     pub(super) calendar: Calendar,
-    /// Whether they must ascend.
+    /// True if they must ascend.
     pub(super) check: bool,
     /// The format that the experiment gives.
     pub(super) format: Option<&'a str>,
     /// The format that the run has found.
     pub(super) form: Option<&'a DateForm>,
-    /// Whether the table of the run had dates; `None` where no run has seen one.
+    /// True if the table of the run had dates; `None` if no run has seen one.
     pub(super) of_run: Option<bool>,
 }
 
@@ -161,7 +161,7 @@ impl Table {
         (0..series).map(error).collect()
     }
 
-    /// What the first `train` rows say of each series.
+    /// Mean and deviation of each series over the first `train` rows.
     pub(super) fn scales_of(&self, train: usize) -> Vec<Scale> {
         let series = self.names.len();
         let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
@@ -237,7 +237,7 @@ fn undated(path: &Path, name: &str, cell: &str) -> Error {
     }
 }
 
-/// What to do about a cell that is no finite number.
+/// Remedy for a cell that is no finite number.
 fn remedy(cell: &str) -> String {
     match with_point(cell) {
         Some(point) => decimals(&point),

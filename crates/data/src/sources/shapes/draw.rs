@@ -175,8 +175,7 @@ impl Placed {
     }
 }
 
-/// Whether (u, v) lies in the figure of radius 1 around 0 (`v` downwards); a share for the
-/// gradient.
+/// Share of the pixel at (u, v) that lies in the figure of radius 1 around 0 (`v` downwards).
 fn coverage(figure: Figure, u: f32, v: f32) -> f32 {
     let r = u.hypot(v);
     let is_odd = |value: f32| value.floor().rem_euclid(2.0) == 1.0;

@@ -34,7 +34,7 @@ use crate::{Splits, read};
 const FORMAT: u32 = 1;
 const MARKER: &str = "dataset.json";
 const GENERATOR: &str = "shapes";
-/// What the names of sets begin with.
+/// Prefix of the names of sets.
 const PREFIX: &str = "seed-";
 const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
@@ -183,7 +183,7 @@ impl Shapes {
     }
 }
 
-/// What a generated folder is made from.
+/// Parameters of a generated folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Parameters {
     format: u32,
@@ -206,7 +206,7 @@ impl Parameters {
         root.join(format!("{PREFIX}{}-{}", self.seed, &hash.as_str()[..DIGITS]))
     }
 
-    /// Its classes, in label order.
+    /// Names of the classes, in label order.
     fn class_names(&self) -> Vec<String> {
         let mut names: Vec<String> = (0..self.classes as usize).map(draw::class_name).collect();
         names.sort();
@@ -233,7 +233,7 @@ pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> 
     files::rename_folder(&partial, &dir).map_err(unwritable)
 }
 
-/// Whether the set of `parameters` is below `root`.
+/// True if the set of `parameters` is below `root`.
 pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Error> {
     let dir = parameters.folder(root);
     match read::whole(&dir.join(MARKER)) {
@@ -257,8 +257,8 @@ pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Err
     }
 }
 
-/// Whether generated sets alone are in `root`: a folder of the user's own images must not get one
-/// more class.
+/// True if `root` holds nothing but generated sets: a folder of the user's own images must not get
+/// one more class.
 fn is_ours(root: &Path) -> Result<bool, Error> {
     // Before sets had folders of their own, `root` was one.
     let earlier: Option<serde_json::Value> =

@@ -45,13 +45,13 @@ pub(super) struct Span {
     pub(super) duration: f64,
 }
 
-/// Whether a file of this name should be a recording.
+/// True if a file of this name should be a recording.
 pub(crate) fn is_named_so(path: &Path) -> bool {
     path.extension()
         .is_some_and(|kind| ENDINGS.iter().any(|ending| kind.eq_ignore_ascii_case(ending)))
 }
 
-/// What the file at `path` says of itself; no more of it is read than that needs.
+/// Reads the header of the recording at `path`, and no more of the file than that needs.
 pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
     reading(path, |mut recording| {
         let samples = match recording.samples {
@@ -96,7 +96,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// What `work` makes of the recording at `path`; a device error (EIO) is tried once more.
+/// Applies `work` to the recording at `path`; a device error (EIO) is tried once more.
 fn reading<T>(path: &Path, work: impl Fn(Recording) -> Result<T, Fault>) -> Result<T, SampleError> {
     // The decoders are a library's; what they panic about is an error like their others.
     let once = || caught(|| Ok(Recording::open(path).and_then(&work)));
@@ -161,7 +161,7 @@ impl Recording {
         Ok(Self { format, codec, track, rate, samples })
     }
 
-    /// Whether the count of its samples is one, and no estimate.
+    /// True if the number of its samples is counted, false if it is an estimate.
     fn is_counted(&self) -> bool {
         self.format.format_info().format != FORMAT_ID_MP3
     }

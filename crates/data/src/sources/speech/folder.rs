@@ -71,14 +71,14 @@ pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-/// Whether classes stand in the names of files that lie in `root` itself.
+/// True if the class is in the file names of `root` itself.
 pub(super) fn names_classes(root: &Path, utterances: &[Utterance]) -> bool {
     let is_named =
         |utterance: &Utterance| utterance.path.parent() == Some(root) && utterance.class != UNNAMED;
     utterances.iter().any(is_named)
 }
 
-/// What `file` says.
+/// Class of `file`.
 pub(super) fn class(root: &Path, file: &Path) -> String {
     let text =
         |name: Option<&std::ffi::OsStr>| name.unwrap_or_default().to_string_lossy().into_owned();

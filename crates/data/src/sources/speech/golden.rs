@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// What the generator wrote.
+/// Golden values written by the generator.
 #[derive(Deserialize)]
 pub(super) struct Golden {
     pub(super) files: Vec<Read>,

@@ -24,7 +24,7 @@ pub(super) const SPEAKERS: [&str; 6] =
 /// missing, as on a network file system each costs a question.
 const MAX_LOOKED_AT: usize = 100_000;
 
-/// What is taken of a manifest.
+/// Selection of entries of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Filter {
     /// Seconds of the shortest and of the longest utterance.
@@ -96,8 +96,8 @@ pub(super) fn check_files(path: &Path, manifest: &Manifest) -> Result<(), Error>
     Err(Error::Line { path: path.into(), line: lines[i], what })
 }
 
-/// Where relative paths of the manifest at `path` start, of which one is `relative`: at the current
-/// folder if that has the file, else at that of the manifest, as in NeMo.
+/// Base folder of relative paths in the manifest at `path`, of which one is `relative`: the current
+/// folder if that has the file, else the folder of the manifest, as in NeMo.
 fn folder_of(path: &Path, relative: &Path) -> PathBuf {
     if relative.is_file() {
         return PathBuf::new();
@@ -105,7 +105,7 @@ fn folder_of(path: &Path, relative: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).to_owned()
 }
 
-/// What a line says, the class that it names, and the key that usually names a speaker.
+/// An utterance of a line, its class, and the key that usually names a speaker.
 type Entry = (Utterance, Option<String>, Option<&'static str>);
 
 fn entry(text: &[u8], filter: &Filter) -> Result<Entry, String> {

@@ -11,10 +11,10 @@ const NOISE: f64 = 0.5;
 /// Louder by so many decibels is the speech than noise, and than another speaker.
 const OVER_NOISE: [f64; 2] = [-5.0, 20.0];
 const OVER_SPEAKER: [f64; 2] = [-5.0, 5.0];
-/// What a sample of generated noise keeps of the one before: more low than high frequencies.
+/// Share that a sample of generated noise keeps of the one before: more low than high frequencies.
 const COLOUR: f64 = 0.9;
 
-/// What is mixed into an utterance.
+/// Sound that is mixed into an utterance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Augmentation {
     /// Nothing.

@@ -9,7 +9,7 @@ const ZEROS: f64 = 6.0;
 /// Share of the band that is kept.
 const ROLLOFF: f64 = 0.99;
 
-/// What one output sample takes: where the first tap stands from the sample's own place, and the
+/// Filter of one output sample: offset of the first tap from the sample's own position, and the
 /// taps.
 struct Kernel {
     first: isize,

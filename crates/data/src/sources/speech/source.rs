@@ -202,9 +202,9 @@ impl DataSource for Speech {
         Ok(Survey { notes, line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
     }
 
-    /// What the features are made by; a sample is the features of clean speech, then of noisy
-    /// speech, which other programs may leave the same, with the number of frames in the first
-    /// place of one more row.
+    /// The parameters of the features. A sample is the features of clean speech, then of noisy
+    /// speech, which other programs may set to the same, and one more row, which begins with the
+    /// number of frames.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
         let measured = match Measured::of(found) {
             Some(measured) => measured,
@@ -245,7 +245,7 @@ impl DataSource for Speech {
 struct Part {
     name: &'static str,
     path: PathBuf,
-    /// Its utterances; without lines if it is a folder.
+    /// Utterances; without lines if it is a folder.
     manifest: Manifest,
 }
 
@@ -262,7 +262,7 @@ impl Part {
         if self.is_folder() { Ok(()) } else { manifest::check_files(&self.path, &self.manifest) }
     }
 
-    /// What a run is resumed with.
+    /// Files that are compared when a run is resumed.
     fn files(self) -> Vec<Files> {
         let is_folder = self.is_folder();
         let mut files: Vec<PathBuf> =
@@ -311,7 +311,7 @@ impl Speech {
         Filter { min_duration, max_duration, label_key, group }
     }
 
-    /// What there is to train, validate and test on.
+    /// Training, validation and test parts, as far as they exist.
     fn parts(&self) -> Result<Vec<Part>, Error> {
         let mut parts = Vec::new();
         for (name, (.., place)) in ["train", "val", "test"].into_iter().zip(self.places()) {
@@ -465,7 +465,7 @@ impl Speech {
     }
 }
 
-/// What the recordings of a folder say of themselves.
+/// Headers of the recordings of a folder.
 fn headers(part: &Part) -> Result<Vec<(&Path, Header)>, Error> {
     let header = |utterance| {
         let Utterance { path, .. }: &Utterance = utterance;

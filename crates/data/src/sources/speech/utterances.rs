@@ -22,7 +22,7 @@ const MULTIPLE: usize = 16;
 /// Seconds that are read beyond what is wanted, which resampling needs.
 const BEYOND: f64 = 0.01;
 
-/// What all utterances have in common.
+/// Properties that all utterances share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Measured {
     /// Samples a second.
@@ -102,7 +102,7 @@ impl Clips {
 /// One part of the data.
 pub(super) struct Utterances {
     clips: Clips,
-    /// What is mixed in; generated noise if there is none.
+    /// Recorded noise to mix in; noise is generated if there is none.
     noise: Option<Arc<Clips>>,
     mel: Arc<LogMel>,
     shape: [usize; 3],

@@ -19,7 +19,7 @@ const MAX_FORMAT: u32 = 4096;
 pub(super) struct Wav {
     head: Vec<u8>,
     file: File,
-    /// Where the samples begin in the file, and how many bytes there are of them.
+    /// Offset of the samples in the file, and their bytes.
     start: u64,
     length: u64,
     position: u64,

@@ -1,10 +1,10 @@
-//! What a model should answer to a row of a table: a class, however it is written, or numbers.
+//! The expected answer to a row of a table: a class, in any spelling, or numbers.
 
 use std::collections::BTreeMap;
 
 use crate::sources::tables::column::{BadCell, truth, whole};
 
-/// What a model should answer, as written.
+/// An expected answer, as written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
     /// Numbers, for regression, or a 1 for each of several classes; their f64 bits.
@@ -20,7 +20,7 @@ impl Answer {
         Self::Numbers(values.iter().map(|value| value.to_bits()).collect())
     }
 
-    /// Its number `at`.
+    /// Number `at`.
     pub(crate) fn number(&self, at: usize) -> f64 {
         match self {
             Self::Numbers(bits) => bits.get(at).map_or(0.0, |bits| f64::from_bits(*bits)),

@@ -93,7 +93,7 @@ impl Column {
         }
     }
 
-    /// How many cells of some rows are empty.
+    /// Number of empty cells in some rows.
     pub(crate) fn empty_in(&self, rows: Range<usize>) -> usize {
         match &self.cells {
             Cells::Numbers(all) => all[rows].iter().filter(|number| number.is_nan()).count(),
@@ -171,7 +171,7 @@ impl Column {
 }
 
 impl Cells {
-    /// Whether there is a cell for each class, and a class for each cell; `labels` has the class of
+    /// True if there is a cell for each class, and a class for each cell; `labels` has the class of
     /// each row.
     pub(crate) fn names_each_of(&self, labels: &[u32]) -> bool {
         match self {
@@ -219,15 +219,15 @@ impl Words {
     }
 }
 
-/// How a key of JSON is left out.
+/// Remedy that leaves out a key of JSON.
 const INPUTS: &str = "leave it out of `data.inputs`";
 
-/// How a column is left out.
+/// Remedy that leaves out a column.
 fn ignored(name: &str) -> String {
     format!("leave the column out with `data.ignore = [\"{name}\"]`")
 }
 
-/// What to write into the experiment for a cell that is no number.
+/// Remedy in the experiment for a cell that is no number.
 fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
     let ignore = ignored(name);
     if is_empty {
@@ -268,7 +268,7 @@ pub(crate) fn with_point(cell: &str) -> Option<String> {
     (point != cell && point.parse::<f64>().is_ok()).then_some(point)
 }
 
-/// What to do about decimals that follow a comma.
+/// Remedy for decimals that follow a comma.
 pub(crate) fn decimals(point: &str) -> String {
     format!("write decimals with a point: `{point}`")
 }
@@ -315,7 +315,7 @@ pub(crate) fn whole(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() < 9e15).then_some(value as i64)
 }
 
-/// Whether a value of JSON counts as an empty cell.
+/// True if a value of JSON counts as an empty cell.
 pub(crate) fn is_missing(value: &Value, missing: &MissingValues) -> bool {
     match value {
         Value::Null => true,

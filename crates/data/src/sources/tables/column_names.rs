@@ -26,12 +26,12 @@ impl ColumnNames {
         }
     }
 
-    /// Whether it is one word, and this one.
+    /// True if it is exactly this one word.
     pub(crate) fn is_word(&self, word: &str) -> bool {
         matches!(self, Self::One(name) if name == word)
     }
 
-    /// What is wrong with the columns to predict, where `others` are none of them.
+    /// Checks the columns to predict against `others`, which cannot be among them.
     pub(crate) fn wrong(&self, others: &[&String], with: &'static [&'static str]) -> Vec<Wrong> {
         let names = self.names();
         let is_twice = |at: &usize| names[..*at].contains(&names[*at]);

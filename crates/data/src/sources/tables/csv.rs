@@ -26,7 +26,7 @@ use crate::sources::tables::target_cells::TargetCells;
 use crate::sources::tables::unanswered::Unanswered;
 use crate::{Splits, read};
 
-/// What to do about rows with more cells than the header, and about those with fewer.
+/// Remedies for rows with more cells than the header, and for rows with fewer.
 pub(crate) const RAGGED: [&str; 2] =
     ["quote cells that hold commas: `\"a, b\"`", "keep the commas of empty cells, as in `1,,3`"];
 
@@ -119,7 +119,7 @@ impl Csv {
         }
     }
 
-    /// How cells are read.
+    /// Rules for reading cells.
     pub(super) fn rules(&self) -> CellRules<'_> {
         CellRules { features: &self.features, missing: &self.missing_values }
     }
@@ -218,7 +218,7 @@ impl Csv {
         Ok(rows)
     }
 
-    /// Whether a target of a row is empty.
+    /// True if a target of a row is empty.
     fn is_unlabelled(&self, roles: &[Role], record: &::csv::StringRecord) -> bool {
         let mut targets = roles.iter().zip(record).filter(|(role, _)| **role == Role::Target);
         targets.any(|(_, cell)| self.missing_values.holds(cell))
@@ -257,7 +257,7 @@ impl Csv {
         [self.target.keyed("data.target"), group, ignored, self.features.keyed()].concat()
     }
 
-    /// What each column is for.
+    /// Role of each column.
     fn roles(&self, path: &Path, header: &[String]) -> Result<Vec<Role>, Error> {
         check_header(path, header).map_err(|bad| cell(path, 1, bad))?;
         let targets = self.target.names();
@@ -330,7 +330,7 @@ impl Csv {
     }
 }
 
-/// What is wrong with the names of the columns, whatever they are for.
+/// Checks the names of the columns, whatever their roles.
 fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
     header::unique(names)?;
     if names.len() > 1 {
@@ -342,7 +342,7 @@ fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
     Err(BadCell { what, help: Some(help) })
 }
 
-/// What is wrong with the cell of a target, with what can be done about it.
+/// Error of a target's cell, with a remedy.
 fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> BadCell {
     let is_word = cell.parse::<f64>().is_err();
     let point = with_point(cell);
@@ -359,7 +359,7 @@ fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> Ba
     BadCell { what, help: Some(help) }
 }
 
-/// What a column is for.
+/// Role of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Feature,

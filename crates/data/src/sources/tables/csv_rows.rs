@@ -9,11 +9,11 @@ use crate::read;
 use crate::sources::tables::column::BadCell;
 use crate::sources::tables::table::{at, cell};
 
-/// What a table is, in messages.
+/// Expected layout of a table, for messages.
 pub(crate) const EXPECTED: &str =
     "a table with one header line, separated by commas, or by tabs in a `.tsv`";
 
-/// What stands between the cells of the table at `path`.
+/// Separator of the cells of the table at `path`.
 pub fn delimiter(path: &Path) -> u8 {
     let ending = unpacked(path).extension();
     if ending.is_some_and(|ending| ending.eq_ignore_ascii_case("tsv")) { b'\t' } else { b',' }
@@ -87,13 +87,13 @@ impl<'a> CsvRows<'a> {
 /// lines end in CRLF, and leave out empty lines before a row.
 struct Lines<'a> {
     bytes: &'a [u8],
-    /// Where the newest row begins, and its line.
+    /// Offset of the newest row, and its line.
     at: usize,
     line: u64,
 }
 
 impl<'a> Lines<'a> {
-    /// Those of a whole table.
+    /// Reads the rows of a whole table.
     fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0, line: 1 }
     }

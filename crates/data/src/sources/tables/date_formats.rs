@@ -20,7 +20,7 @@ use crate::sources::tables::table::cell;
 /// read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DateFormats {
-    /// That of all.
+    /// One format for all columns.
     One(String),
     ByColumn(BTreeMap<String, String>),
 }
@@ -34,7 +34,7 @@ impl DateFormats {
         }
     }
 
-    /// What is wrong with formats that may be given, beside the columns that `features` declares.
+    /// Checks formats that may be given against the columns that `features` declares.
     pub fn check(formats: Option<&Self>, features: &Features) -> Option<Wrong> {
         let dates = features.dates.names();
         let wrong = |what| Wrong { key: "date_format", with: &["features"], what };
@@ -51,7 +51,7 @@ impl DateFormats {
     }
 }
 
-/// What the cells of each column of dates say of its format.
+/// Inference of the format of each column of dates from its cells.
 pub(crate) struct DateInferences<'a> {
     rules: CellRules<'a>,
     columns: BTreeMap<&'a str, (FormInference<'a>, PathBuf)>,
@@ -67,7 +67,6 @@ impl<'a> DateInferences<'a> {
         Self { rules, columns: rules.features.dates.names().iter().map(inference).collect() }
     }
 
-    /// Whether there is no such column.
     pub(crate) fn is_empty(&self) -> bool {
         self.columns.is_empty()
     }

@@ -31,12 +31,12 @@ pub enum DateFeature {
 }
 
 impl DateFeature {
-    /// How many numbers it is.
+    /// Count of numbers.
     pub(crate) fn width(self, cyclic: bool) -> usize {
         if cyclic && self.period().is_some() { 2 } else { 1 }
     }
 
-    /// Whether its numbers are sine and cosine, which stay as they are.
+    /// True if its numbers are sine and cosine, which are not standardised.
     pub(crate) fn is_cyclic(self, cyclic: bool) -> bool {
         self.width(cyclic) == 2
     }
@@ -64,7 +64,7 @@ impl DateFeature {
         }
     }
 
-    /// What calendar and clock show, but for the time that has passed.
+    /// The value on calendar or clock, of all but elapsed time.
     fn number(self, written: Date) -> f64 {
         let date = written.local;
         match self {
@@ -83,7 +83,7 @@ impl DateFeature {
         }
     }
 
-    /// Its first value, and after how many it comes round.
+    /// First value and length of the cycle.
     fn period(self) -> Option<(f64, f64)> {
         match self {
             Self::Year | Self::ElapsedDays => None,

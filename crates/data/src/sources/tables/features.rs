@@ -51,13 +51,13 @@ impl Default for Features {
     }
 }
 
-/// What stands for an empty cell of a number.
+/// Replacement of an empty cell of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Missing {
     /// The mean of the column.
     Mean,
     Median,
-    /// Its most frequent number, the smallest of several.
+    /// The most frequent number, the smallest one of several.
     MostFrequent,
     /// This number.
     Constant(f64),
@@ -73,7 +73,7 @@ pub enum HandleUnknown {
     Error,
 }
 
-/// What a column is read as.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnKind {
     Number,
@@ -85,7 +85,7 @@ pub(crate) enum ColumnKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingValues(Vec<String>);
 
-/// How cells of a table are read.
+/// Rules for reading the cells of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellRules<'a> {
     pub(crate) features: &'a Features,
@@ -101,7 +101,7 @@ const NA_VALUES: [&str; 18] = [
 ];
 
 impl Default for MissingValues {
-    /// Those of pandas.
+    /// The words of pandas.
     fn default() -> Self {
         Self(vec![PANDAS.to_owned()])
     }
@@ -117,7 +117,7 @@ impl MissingValues {
         std::iter::once(String::new()).chain(self.0.iter().flat_map(words)).collect()
     }
 
-    /// Whether a cell counts as empty.
+    /// True if a cell counts as empty.
     pub fn holds(&self, cell: &str) -> bool {
         let is_it = |word: &String| match word.as_str() {
             PANDAS => NA_VALUES.contains(&cell),
@@ -213,7 +213,7 @@ impl Features {
         }
     }
 
-    /// Whether every column of words is one of categories.
+    /// True if every column of words is one of categories.
     pub(crate) fn infers(&self) -> bool {
         self.categorical.is_word("auto")
     }
@@ -223,7 +223,7 @@ impl Features {
         if self.infers() { &[] } else { self.categorical.names() }
     }
 
-    /// What the column `name` is declared to be.
+    /// Declared type of the column `name`.
     pub(crate) fn kind(&self, name: &str) -> ColumnKind {
         let is_in = |names: &[String]| names.iter().any(|listed| listed == name);
         if is_in(self.dates.names()) {
@@ -250,7 +250,7 @@ impl Features {
         [categories, self.dates.keyed("data.features.dates")].concat()
     }
 
-    /// What is wrong with the keys together, where `taken` columns are no features.
+    /// Checks the keys together; `taken` columns are no features.
     pub fn check(&self, taken: &[&String]) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         let mut say =

@@ -1,8 +1,8 @@
-//! What the training rows say of each feature: means, deviations, categories, what stands in empty
-//! cells.
+//! Statistics of each feature over the training rows: means, deviations, categories, replacements
+//! of empty cells.
 //!
-//! It is found once, when a run begins, and kept in its plan, so that evaluations and resumes see
-//! the same numbers. Empty cells are filled in before a column is standardised, as in
+//! They are computed once, when a run begins, and stored in its plan, so that evaluations and
+//! resumes see the same numbers. Empty cells are filled in before a column is standardised, as in
 //! scikit-learn's `Pipeline` of `SimpleImputer` and `StandardScaler`; categories are those of its
 //! `OneHotEncoder`.
 
@@ -18,12 +18,12 @@ use crate::sources::tables::column::{Cells, Column, Words, truth_values};
 use crate::sources::tables::dates::DateFeature;
 use crate::sources::tables::features::{CellRules, ColumnKind, Features, Missing};
 
-/// What the training rows say.
+/// Statistics of the training rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fit {
     /// Each feature, in the order of the columns.
     pub(crate) features: Vec<Feature>,
-    /// Of each number to predict; empty if these stay as they are.
+    /// Scale of each number to predict; empty if these are not standardised.
     #[serde(default)]
     pub(crate) targets: Vec<Scale>,
 }
@@ -32,11 +32,10 @@ pub(crate) struct Fit {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Feature {
     pub(crate) name: String,
-    /// How it becomes numbers.
     pub(crate) encoding: Encoding,
 }
 
-/// How a column becomes numbers.
+/// Encoding of a column as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Encoding {
@@ -51,24 +50,23 @@ pub(crate) enum Encoding {
 /// A number's column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NumberFit {
-    /// What is taken away from it, and what it is divided by.
     pub(crate) scale: Scale,
-    /// What stands for an empty cell.
+    /// Replacement of an empty cell.
     pub(crate) fill: Option<f64>,
     /// Training rows whose cell is empty.
     pub(crate) n_empty: usize,
-    /// Whether a further number says where it is empty.
+    /// True if a further number is 1 for empty cells.
     pub(crate) indicator: bool,
 }
 
 /// A date's column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DateFit {
-    /// What is taken from it.
+    /// Extracted features.
     pub(crate) parts: Vec<DateFeature>,
-    /// Whether what comes round is given by sine and cosine.
+    /// True if cyclic features are given by sine and cosine.
     pub(crate) cyclic: bool,
-    /// Of each number; sines and cosines stay as they are.
+    /// Statistics of each number; sines and cosines are not standardised.
     pub(crate) numbers: Vec<NumberFit>,
     /// The format in which dates are written.
     #[serde(default)]
@@ -81,7 +79,7 @@ pub(crate) type Scale = (f64, f64);
 /// The numbers of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Encoded {
-    /// Those of one row after the other, but for categories.
+    /// Numbers of one row after the other, without categories.
     pub(crate) numbers: Vec<f32>,
     /// The place of each category, row after row; [`UNKNOWN`] of one that no training row has.
     pub(crate) categories: Vec<u32>,
@@ -92,11 +90,11 @@ pub(crate) struct Encoded {
 /// Cells of a column whose category no training row has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown {
-    /// How many there are.
+    /// Number of such cells.
     pub(crate) count: usize,
     /// The row of the first one.
     pub(crate) row: usize,
-    /// What it holds.
+    /// Contents of that cell.
     pub(crate) word: String,
 }
 
@@ -112,7 +110,7 @@ const MAX_LINES: usize = 40;
 impl Fit {
     const FOUND: &'static str = "fit";
 
-    /// What these rows say.
+    /// Computes the statistics of the rows of `columns`.
     pub(crate) fn of(columns: &[Column], features: &Features) -> Result<Self, String> {
         let feature = |column: &Column| {
             let encoding = match &column.cells {
@@ -129,7 +127,7 @@ impl Fit {
         Ok(Self { features, targets: Vec::new() })
     }
 
-    /// What a run found when it began; `None` of a run of before it was kept.
+    /// The statistics that a run stored; `None` for runs from before they were stored.
     pub(crate) fn found(found: &Options) -> Option<Self> {
         serde_json::from_value(found.get(Self::FOUND)?.clone()).ok()
     }
@@ -173,7 +171,7 @@ impl Fit {
         self.features.iter().map(|feature| feature.name.clone()).collect()
     }
 
-    /// What a column was read as.
+    /// Type that a column was read as.
     pub(crate) fn kind(&self, name: &str) -> Option<ColumnKind> {
         let feature = self.features.iter().find(|feature| feature.name == name)?;
         Some(match feature.encoding {
@@ -206,7 +204,7 @@ impl Fit {
         self.numbers().map(|number| 1 + usize::from(number.indicator)).sum()
     }
 
-    /// How many categories each such column has.
+    /// Number of categories of each such column.
     pub(crate) fn one_hot(&self) -> Vec<usize> {
         let width = |feature: &Feature| match &feature.encoding {
             Encoding::OneHot(categories) => Some(categories.len()),
@@ -305,8 +303,8 @@ impl Fit {
 }
 
 impl CellRules<'_> {
-    /// What training rows say, and what another program needs besides: which cells count as empty or
-    /// are truth values, and where the numbers of a row stand.
+    /// Statistics of the training rows, and what else another program needs: the cells that count
+    /// as empty or as truth values, and the positions of the numbers of a row.
     pub(super) fn described(&self, found: &Options) -> Options {
         let said = [
             ("empty_cells", json!(self.missing.words())),
@@ -323,7 +321,7 @@ impl CellRules<'_> {
     }
 }
 
-/// Whether a column is standardised.
+/// Standardisation of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scaled {
     Yes,

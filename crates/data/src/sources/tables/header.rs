@@ -43,8 +43,8 @@ pub(crate) fn ragged(cells: usize, header: &[String]) -> String {
     format!("{cells} cells, but the header has {}", header.len())
 }
 
-/// What to do about the table at `path` whose header is one cell in which another sign separates
-/// the names.
+/// Remedy for the table at `path` whose header is one cell in which another sign separates the
+/// names.
 pub fn other_separator(path: &Path, header: &[String]) -> Option<String> {
     let [only] = header else { return None };
     let others = [(b'\t', "tabs"), (b';', "`;`"), (b'|', "`|`"), (b',', "commas")];

@@ -176,7 +176,7 @@ impl Jsonl {
         [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
     }
 
-    /// How values are read.
+    /// Rules for reading values.
     fn rules(&self) -> CellRules<'_> {
         CellRules { features: &self.features, missing: &self.missing_values }
     }
@@ -248,7 +248,7 @@ impl Jsonl {
         Ok(rows)
     }
 
-    /// Whether a target of a line is null or absent.
+    /// True if a target of a line is null or absent.
     fn is_unlabelled(&self, object: &Map<String, Value>) -> bool {
         let null = &Value::Null;
         let value = |key: &String| object.get(key).unwrap_or(null);
@@ -277,7 +277,7 @@ impl Jsonl {
         Err(Error::NoKey { key, path, line, name: name.clone(), names })
     }
 
-    /// Whether a line may lack a key, which is an empty cell then.
+    /// True if a line may lack a key, which is then an empty cell.
     fn may_lack(&self, key: &str, kind: Kinds<'_>) -> bool {
         self.features.missing.is_some() || kind(key, key) == ColumnKind::Category
     }
@@ -429,10 +429,10 @@ impl Jsonl {
     }
 }
 
-/// What the column of a name is read as, which is of a key.
+/// Type of a column by its name and its key.
 type Kinds<'a> = &'a dyn Fn(&str, &str) -> ColumnKind;
 
-/// How many lines of a file lack each of the inputs.
+/// Number of lines of a file that lack each of the inputs.
 struct Absent<'a> {
     inputs: &'a [String],
     lines: usize,
@@ -467,7 +467,7 @@ impl<'a> Absent<'a> {
         self.present.iter().cloned().collect()
     }
 
-    /// Whether some lines lack what a column is read from.
+    /// True if some lines lack the source of a column.
     fn counts(&self, column: &str) -> bool {
         let mut lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
         lacking.any(|(key, _)| is_of(column, key))
@@ -535,7 +535,7 @@ fn names(key: &str, n: usize) -> Vec<String> {
     }
 }
 
-/// Whether a column is one of those of `key`.
+/// True if a column belongs to `key`.
 fn is_of(column: &str, key: &str) -> bool {
     column.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
 }
@@ -548,7 +548,7 @@ fn flag(key: &str, value: &Value) -> Result<f64, String> {
     }
 }
 
-/// What a line belongs to.
+/// Group of a line.
 fn group(key: &str, value: &Value) -> Result<String, String> {
     let number = || value.as_i64().map(|number| number.to_string());
     value.as_str().map(str::to_owned).or_else(number).ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! Rows of a table, each with a class or numbers, in memory.
 //!
-//! What the features of the *training* rows say makes them numbers (`fit`): without any options
+//! The statistics of the *training* rows turn features into numbers (`fit`): without any options
 //! each column minus its mean, divided by its population standard deviation (a constant column
 //! becomes 0). For classification a label is the position of the row's value among the sorted
 //! distinct values of the training rows (numerically if all are integers, else in byte order);
@@ -36,9 +36,9 @@ pub(crate) struct Rows {
     pub(crate) answers: Vec<Answer>,
     /// Line of each row.
     pub(crate) lines: Vec<u64>,
-    /// What each row belongs to; empty where nothing says so.
+    /// Group of each row; empty without groups.
     pub(crate) groups: Vec<String>,
-    /// What is worth a look in their file, in words.
+    /// Notes on their file for the user.
     pub(crate) notes: Vec<String>,
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct Rows {
 const MIN_ROWS_OF_CLASSES: usize = 8;
 const MIN_ROWS_OF_NUMBERS: usize = 3;
 
-/// What an experiment says to a table.
+/// Settings of an experiment for a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableSpec<'a> {
     pub(crate) rules: CellRules<'a>,
     /// Columns to predict.
     pub(crate) target: &'a ColumnNames,
-    /// Whether these are standardised.
+    /// True if these are standardised.
     pub(crate) standardize: bool,
     pub(crate) asked: &'a Asked<'a>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Opened {
     answers: AnswerKind,
 }
 
-/// What a target is read as.
+/// Type of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerKind {
     Class,
@@ -80,7 +80,7 @@ pub(crate) enum AnswerKind {
 }
 
 impl TableSpec<'_> {
-    /// What each target is read as.
+    /// Type of each target.
     pub(crate) fn answers(&self) -> AnswerKind {
         match self.asked.targets {
             Targets::Classes if self.target.names().len() > 1 => AnswerKind::Unread,
@@ -90,12 +90,12 @@ impl TableSpec<'_> {
         }
     }
 
-    /// What a run found when it began, with which it goes on.
+    /// The statistics of the run that is continued.
     pub(crate) fn fit(&self) -> Option<Fit> {
         self.asked.found.and_then(Fit::found)
     }
 
-    /// What a column of this name is read as; `inferred` are those of words, if these are
+    /// Type of a column of this name; `inferred` names the columns of words, if these are
     /// categories.
     pub(crate) fn kind(
         &self,
@@ -221,7 +221,7 @@ impl TableSpec<'_> {
         ))
     }
 
-    /// What the training rows say that are taken.
+    /// Statistics of the training rows that are taken.
     fn fit_of(&self, train: &Rows, classes: &[String]) -> Result<Fit, Error> {
         let limit = match self.asked.found {
             None => self.asked.limit.samples(train.lines.len()),
@@ -366,7 +366,7 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
     counts
 }
 
-/// How rows follow each other in time.
+/// Order of rows in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OrderInTime {
     /// Each is later than the one before, or each earlier.
@@ -375,7 +375,7 @@ enum OrderInTime {
     Several,
 }
 
-/// How rows of these dates follow each other in time; `None` if they are mixed.
+/// Order in time of rows of these dates; `None` if they are mixed.
 fn order_in_time<T: Ord>(dates: &[T]) -> Option<OrderInTime> {
     let is_one = dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
     let distinct = dates.iter().collect::<BTreeSet<_>>().len();
@@ -389,7 +389,7 @@ fn order_in_time<T: Ord>(dates: &[T]) -> Option<OrderInTime> {
     is_sorted.then_some(OrderInTime::Several)
 }
 
-/// Whether dates ascend within each of several series. A date before all of its series begins
+/// True if dates ascend within each of several series. A date before all of its series begins
 /// another one; a step back within one is disorder.
 fn ascend<'a, T: Ord + 'a>(mut dates: impl Iterator<Item = &'a T>) -> bool {
     let (mut up, mut begun, mut back) = (0, 0, 0);
@@ -582,13 +582,13 @@ pub(crate) struct Table {
     encoded: Encoded,
     /// Numbers of a row, but for categories.
     n_numbers: usize,
-    /// How many categories each such column has.
+    /// Number of categories of each such column.
     one_hot: Vec<usize>,
     shape: [usize; 1],
     target_shape: Vec<usize>,
     targets: Vec<Target>,
     path: PathBuf,
-    /// Where each row begins in its file.
+    /// Line on which each row begins in its file.
     lines: Vec<u64>,
 }
 

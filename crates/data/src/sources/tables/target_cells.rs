@@ -1,4 +1,4 @@
-//! Whether a target is a class or a number, by the cells of its column.
+//! Inference of a target's type, a class or a number, from the cells of its column.
 
 use std::collections::BTreeSet;
 
@@ -38,19 +38,19 @@ impl TargetCells {
         }
     }
 
-    /// Whether they are classes: words, or a few whole numbers of which each is in several rows.
+    /// True for classes: words, or a few whole numbers of which each is in several rows.
     pub fn are_classes(&self) -> bool {
         let n = self.whole.len();
         let are_few = (2..=MAX_CLASSES).contains(&n) && self.rows >= ROWS_OF_A_CLASS * n;
         self.words || self.truths || (are_few && !self.decimals)
     }
 
-    /// Whether they are 0 and 1, or truth values.
+    /// True if they are 0 and 1, or truth values.
     pub fn are_flags(&self) -> bool {
         !self.words && !self.decimals && self.whole.iter().all(|n| [0, 1].contains(n))
     }
 
-    /// What a target of these columns is: several of 0 and 1 are labels.
+    /// The targets of these columns: several of 0 and 1 are labels.
     pub fn targets(columns: &[Self]) -> Targets {
         match columns {
             [one] if one.are_classes() => Targets::Classes,

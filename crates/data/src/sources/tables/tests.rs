@@ -325,7 +325,7 @@ fn a_key_that_no_line_has_is_refused_and_one_that_some_lack_is_counted() {
     );
 }
 
-/// What `ddprun predict` would read of `text`, given what the run found.
+/// Reads `text` as `ddprun predict` does, with the survey results of the run.
 fn asked_about(
     source: &dyn DataSource,
     found: &Options,

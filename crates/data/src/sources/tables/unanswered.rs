@@ -21,7 +21,7 @@ pub(crate) struct Unanswered<'a> {
     items: Vec<Item>,
     /// The columns, without a cell.
     empty: Vec<Column>,
-    /// What is worth a look in the files, in words.
+    /// Notes on the files for the user.
     notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Unanswered<'a> {
         self.fit.names()
     }
 
-    /// Whether a row may lack what this column is read from, as rows to train on may.
+    /// True if a row may lack the source of this column, as rows to train on may.
     pub(crate) fn may_lack(&self, name: &str) -> bool {
         let kind = self.fit.kind(name).or_else(|| self.fit.kind(&format!("{name}[0]")));
         self.rules.features.missing.is_some() || kind == Some(ColumnKind::Category)

@@ -1,4 +1,4 @@
-//! How much time and memory a text may take to be cut into tokens. Tokenizers and chat templates are
+//! Limits of time and memory for cutting a text into tokens. Tokenizers and chat templates are
 //! programs of others: a regular expression, a rule that makes a letter long, or a loop in one can
 //! take hours or all memory for a few bytes of text.
 
@@ -22,10 +22,10 @@ const MEMORY_PER_BYTE: u64 = 64;
 /// Time between two looks at what was taken.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What may be taken.
+/// Most time and memory for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Of all threads of this process.
+    /// Processor time of all threads of this process.
     time: Duration,
     /// More than the process has now.
     memory: u64,
@@ -75,7 +75,7 @@ impl Budget {
     }
 }
 
-/// Of all threads of this process.
+/// Processor time of all threads of this process.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))

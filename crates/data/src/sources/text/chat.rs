@@ -178,7 +178,7 @@ impl Chat {
         Ok((splits, entries, notes))
     }
 
-    /// What the tokens follow from.
+    /// The inputs that the tokens depend on.
     fn origin(&self) -> Origin {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
         let known = [self.file.clone(), self.tokenizer.clone()];

@@ -20,7 +20,7 @@ const EXPECTED: &str = "texts (.txt, .md), or a JSON object with `text` a line (
 #[derive(Default)]
 struct Documents {
     tokens: Vec<u32>,
-    /// Where each window begins, and where its document ends.
+    /// Start of each window, and end of its document.
     windows: Vec<[usize; 2]>,
     shape: [usize; 1],
 }

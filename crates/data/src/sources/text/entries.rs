@@ -22,7 +22,7 @@ use crate::sources::text::token_cache::{CHECKSUM, Keep};
 use crate::sources::text::token_file::TokenFile;
 use crate::{Dataset, Target};
 
-/// What a kept file begins with: another one is not read.
+/// Magic bytes of a cached file.
 const FORMAT: &[u8; 16] = b"ddprun entries 1";
 /// Bytes before the entries: the format, and how many there are.
 const HEADER_BYTES: usize = FORMAT.len() + 8;
@@ -37,9 +37,9 @@ pub(super) type Counted = (u32, bool);
 /// All entries of a file.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// Those of one entry after the other, with [`COUNTS`].
+    /// Tokens of one entry after the other, with [`COUNTS`].
     tokens: HeldTokens,
-    /// Where those of each entry end, and its line or place.
+    /// End of each entry's tokens, and its line or position.
     ends: Vec<(u64, u64)>,
     /// Why some entries have none.
     wrong: BTreeMap<usize, String>,
@@ -80,7 +80,7 @@ impl Entries {
         Some((self.line(index), why, self.wrong.len()))
     }
 
-    /// What each rank holds in memory.
+    /// Bytes that each rank holds in memory.
     pub(super) fn held(&self) -> u64 {
         let tokens = match &self.tokens {
             HeldTokens::Memory(..) => 4 * self.tokens.len(),
@@ -146,8 +146,8 @@ impl Keep for Entries {
     }
 }
 
-/// Which of `n` entries, called so, are for what: the last ones validate, a share of `val_ratio`,
-/// where `split` deals out none.
+/// Splits `n` entries into parts: the last ones validate, a share of `val_ratio`, unless `split`
+/// holds out some at random. `noun` names entries in messages.
 pub(super) fn parts(
     n: usize,
     noun: &str,
@@ -252,7 +252,7 @@ pub(super) struct Samples {
     shape: [usize; 1],
 }
 
-/// What entries become.
+/// Form of the samples made of entries.
 #[derive(Clone, Debug)]
 pub(super) struct Form {
     /// The file, and what an entry of it is called.
@@ -260,9 +260,9 @@ pub(super) struct Form {
     pub(super) noun: &'static str,
     /// Tokens of a sample.
     pub(super) seq_len: usize,
-    /// What fills it up.
+    /// Token that fills up a sample.
     pub(super) end: u32,
-    /// Whether all tokens count.
+    /// True if all tokens count.
     pub(super) all_count: bool,
 }
 

@@ -70,7 +70,7 @@ impl HeldTokens {
     }
 }
 
-/// What a kept text begins with: another one is not read.
+/// Magic bytes of a cached file.
 const FORMAT: &[u8; 16] = b"ddprun tokens 1\n";
 /// Bytes before the tokens: the format, and the number of training tokens.
 const HEADER_BYTES: usize = FORMAT.len() + 8;
@@ -79,7 +79,7 @@ const HEADER_BYTES: usize = FORMAT.len() + 8;
 #[derive(Clone, Debug)]
 pub(super) struct CutText {
     pub(super) tokens: HeldTokens,
-    /// How many of them are of the part to train on.
+    /// Number of tokens of the training part.
     pub(super) n_train: usize,
 }
 

@@ -121,8 +121,8 @@ struct Entry {
     output: String,
 }
 
-/// What stands before the answer: Stanford's prompt, which ends at the colon. (alpaca-lora's
-/// template ends with a line break after it.)
+/// The prompt before the answer: Stanford's, which ends at the colon. (alpaca-lora's template ends
+/// with a line break after it.)
 pub fn prompt(instruction: &str, input: &str) -> String {
     if input.is_empty() {
         return format!(

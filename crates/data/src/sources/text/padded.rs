@@ -2,8 +2,8 @@
 
 use crate::IGNORED;
 
-/// What the model sees of `tokens` in a context of `seq_len`, and what is to follow each token; the
-/// rest is filled with `end`, which does not count there. `counts` says whether a token does.
+/// Input of `tokens` in a context of `seq_len`, and the token that is to follow each one; the rest
+/// is filled with `end`, which does not count there. `counts` is true for tokens that count.
 pub(super) fn padded(
     mut tokens: Vec<u32>,
     counts: impl Fn(usize) -> bool,

@@ -24,28 +24,28 @@ use crate::sources::text::budget::Budget;
 const MIN_BYTES: u64 = 1 << 20;
 /// Bytes of the checksum at the end.
 pub(super) const CHECKSUM: usize = blake3::OUT_LEN;
-/// What an entry of the index begins with.
+/// First line of an index entry.
 const INDEX_FORMAT: &str = "ddprun tokens of 1";
 /// Age of the last change of a file from which on its times tell every later change.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// Where tokens are kept, and of which files.
+/// Cache of tokens.
 #[derive(Clone, Debug)]
 pub(super) struct TokenCache {
     pub(super) folder: PathBuf,
     pub(super) least_bytes: u64,
 }
 
-/// What tokens follow from, beside this program.
+/// The inputs that tokens depend on, beside this program.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     /// The data, the tokenizer, and what else is read.
     pub(super) paths: Vec<PathBuf>,
-    /// What the experiment says of it.
+    /// Options of the experiment.
     pub(super) options: String,
 }
 
-/// How much of a kept file is looked at.
+/// Thoroughness of the check of a cached file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// All of it, once for all ranks.
@@ -53,17 +53,16 @@ pub(super) enum Look {
     Header,
 }
 
-/// What can be kept in a file.
+/// Values that can be cached in a file.
 pub(super) trait Keep: Sized {
-    /// What lies in the file at `path`; no more than its header is looked at. `None` if it is no
-    /// such file.
+    /// Opens the file at `path`, and reads no more than its header. `None` if it is no such file.
     fn open(path: &Path) -> Option<Self>;
 
     /// The bytes of a file, without its checksum; `None` if it is not to be kept.
     fn encode(&self) -> Option<Vec<u8>>;
 }
 
-/// What `cut` makes of `origin`: kept before, or cut now and kept then.
+/// Returns the cached result of `cut` for `origin`, or calls it and caches the result.
 pub(super) fn cached<T: Keep + Send + 'static>(
     cache: Option<&TokenCache>,
     origin: &Origin,
@@ -107,7 +106,7 @@ pub(super) fn cached<T: Keep + Send + 'static>(
     }
 }
 
-/// Whether the file at `path` is as it was written.
+/// True if the checksum of the file at `path` is right.
 fn is_whole(path: &Path) -> bool {
     let check = || -> io::Result<bool> {
         let mut file = read::open(path)?;
@@ -127,7 +126,7 @@ impl TokenCache {
         Some(Self { folder: files::user_cache()?.join("tokens"), least_bytes: MIN_BYTES })
     }
 
-    /// Where the tokens of `origin` are kept. A newer program may cut otherwise.
+    /// The file of the tokens of `origin`. A newer program may cut otherwise.
     fn file(&self, origin: &Origin) -> io::Result<PathBuf> {
         let mut hasher = blake3::Hasher::new();
         for part in [env!("CARGO_PKG_VERSION"), &origin.options] {
@@ -169,7 +168,7 @@ impl TokenCache {
         }
     }
 
-    /// Where the index says what belongs to these files. A newer program may cut otherwise.
+    /// The index entry of these files. A newer program may cut otherwise.
     fn index(&self, origin: &Origin) -> Option<PathBuf> {
         let mut hasher = blake3::Hasher::new();
         for part in [env!("CARGO_PKG_VERSION"), &origin.options] {
@@ -186,14 +185,14 @@ impl TokenCache {
 #[derive(Debug)]
 struct Stamp {
     text: String,
-    /// Of the first file.
+    /// Size of the first file.
     bytes: u64,
-    /// Whether any later change would be seen.
+    /// True if any later change would be seen.
     is_settled: bool,
 }
 
 impl Stamp {
-    /// Of the files as they are now.
+    /// The stamp of the files as they are now.
     fn of(origin: &Origin) -> Option<Self> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
         let bytes = fs::metadata(origin.paths.first()?).ok()?.len();
@@ -258,7 +257,7 @@ mod tests {
             files::write_atomic(&self.origin.paths[at], text.as_bytes()).unwrap();
         }
 
-        /// What is asked for, and whether it was cut.
+        /// The cached bytes, and true if they were cut anew.
         fn asked(&self) -> (Bytes, bool) {
             let (was_cut, text) = (Arc::new(AtomicBool::new(false)), self.origin.paths[0].clone());
             let cuts = was_cut.clone();

@@ -14,7 +14,7 @@ use crate::read;
 
 const EXPECTED: &str =
     "UTF-8 text (`file`), or tokens of 16 or 32 bits (`train_file` and `val_file`)";
-/// What NumPy's files begin with.
+/// Magic bytes of NumPy's files.
 const NUMPY: &[u8; 6] = b"\x93NUMPY";
 /// Longest header of an array.
 const MAX_HEADER_BYTES: usize = 1 << 16;
@@ -158,7 +158,7 @@ fn width(tokens: &[u32], dtype: TokenDtype) -> Option<usize> {
     }
 }
 
-/// How tokens of so many bits are read.
+/// Remedy for tokens of so many bits.
 fn remedy(width: usize) -> String {
     match width {
         64 => {
@@ -183,7 +183,7 @@ pub fn largest_token(path: &Path, dtype: TokenDtype) -> Result<u32, Error> {
     Ok(largest)
 }
 
-/// What NumPy says of an array.
+/// Header of a NumPy array.
 struct Header {
     start: u64,
     dtype: TokenDtype,
@@ -191,7 +191,7 @@ struct Header {
 }
 
 impl Header {
-    /// That of `file`, or why it is no list of tokens; `None` if it is no array.
+    /// Reads the header of `file`, or says why it is no list of tokens; `None` if it is no array.
     fn of(file: &File) -> io::Result<Option<Result<Self, String>>> {
         let mut begin = [0; 12];
         match file.read_exact_at(&mut begin, 0) {

@@ -247,7 +247,7 @@ impl Tokens {
     }
 }
 
-/// Where the tokens are.
+/// Source of the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
     /// Characters of one file, or its tokens by this tokenizer.
@@ -314,7 +314,7 @@ fn parts(all: &Row, n_train: usize, split: &SplitPlan) -> Result<Parts<Row>, Err
     Ok(Parts { train: all.part(0..train), val: all.part(train..val), test })
 }
 
-/// What is trained on, and the end of it if that is to test on.
+/// The training tokens, and their end if that is held out for the test.
 fn held_back(row: Row, split: &SplitPlan) -> Result<(Row, Option<Row>), Error> {
     if split.test_fraction.is_none() {
         return Ok((row, None));

@@ -19,7 +19,7 @@ fn sealed(key: &mut RecordKey, bytes: &[u8]) -> Vec<u8> {
     [&record[..], &tag].concat()
 }
 
-/// What it says, or why not.
+/// Decrypts `record`.
 fn opened(key: &mut RecordKey, record: &[u8]) -> io::Result<Vec<u8>> {
     let (bytes, &tag) = record.split_last_chunk::<TAG_BYTES>().unwrap();
     let mut bytes = bytes.to_vec();

@@ -44,7 +44,7 @@ impl TrajectoryReader for Parquet {
     }
 }
 
-/// Whether `path` is a folder, or a parquet file by its name or its first bytes.
+/// True if `path` is a folder, or a parquet file by its name or its first bytes.
 fn is_parquet(path: &Path) -> bool {
     let begins = || -> io::Result<bool> {
         let mut first = [0; 4];
@@ -137,7 +137,7 @@ impl Joined {
     }
 }
 
-/// What a file holds, one entry for each row.
+/// Contents of a file, one entry for each row.
 struct Part {
     observations: Vec<Vec<f32>>,
     actions: Vec<Vec<f32>>,

@@ -67,8 +67,8 @@ fn children(footer: &[u8]) -> Option<Vec<i64>> {
     Some(found)
 }
 
-/// Whether elements with so many children, each before its children, are one tree that is not too
-/// deep.
+/// True if elements with these numbers of children, each before its children, are one tree that is
+/// not too deep.
 fn nests(children: &[i64]) -> bool {
     // How many elements are still to come below each element above.
     let mut open = vec![1i64];

@@ -1,5 +1,5 @@
-//! What stands before a page: the format's `PageHeader`. The library's reader goes on for as long
-//! as a damaged one claims, beyond the end of the file.
+//! Header of a page: the format's `PageHeader`. The library's reader goes on for as long as a
+//! damaged one claims, beyond the end of the file.
 
 use std::fs::File;
 use std::io;
@@ -37,17 +37,17 @@ const ENCODINGS: [&str; 10] = [
 /// The numbers of a struct by their fields; a truth is 0 or 1.
 type Numbers = [Option<i64>; 9];
 
-/// What a page is.
+/// Header of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Header {
-    /// Its own bytes.
+    /// Bytes of the header itself.
     pub(super) length: u64,
     /// The bytes of the page behind it.
     pub(super) size: u64,
     pub(super) kind: Kind,
 }
 
-/// What is in a page.
+/// Kinds of pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     /// Levels and numbers, packed together.

@@ -19,7 +19,7 @@ const MAX_PAGE_BYTES: u64 = 1 << 28;
 /// their size.
 const PER_BYTE: u64 = 256;
 
-/// How pages are packed.
+/// Encodings of numbers in pages.
 #[derive(Clone, Copy)]
 enum Packing {
     Plain,
@@ -31,11 +31,11 @@ enum Packing {
 pub(super) struct Pages {
     file: Arc<File>,
     packing: Packing,
-    /// Where those are that were not read yet.
+    /// Bytes that were not read yet.
     place: Range<u64>,
     /// The first of them, if it was looked at.
     next: Option<Header>,
-    /// How many more numbers there may be.
+    /// Most numbers that may still follow.
     left: u64,
 }
 

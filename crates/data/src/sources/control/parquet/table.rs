@@ -19,10 +19,10 @@ use crate::sources::control::parquet::pages::Pages;
 /// Rows that are read together.
 const ROWS: usize = 4096;
 
-/// How often the bytes of a file may be repeated in what is read of it.
+/// Largest ratio of the bytes read from a file to its size.
 const MOST_REPEATED: u64 = 64;
 
-/// What a file must hold.
+/// Expected contents of a file.
 pub(super) const EXPECTED: &str =
     "columns `observation.state` and `action` (lists of numbers), and `episode_index`";
 
@@ -229,7 +229,7 @@ fn append<T: DataType>(
     }
 }
 
-/// What is wrong, without the library's word for its kind.
+/// The error message, without the library's prefix for its kind.
 fn words(error: ParquetError) -> String {
     match error {
         ParquetError::General(what) => what,

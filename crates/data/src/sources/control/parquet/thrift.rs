@@ -9,7 +9,7 @@ pub(super) const I32: u8 = 5;
 pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
 
-/// What is left to read.
+/// Unread bytes.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl Input<'_> {

@@ -5,7 +5,7 @@ use super::*;
 use crate::plan::SplitPlan;
 use crate::{Dataset, Target};
 
-/// What the loss compares with.
+/// Targets of the loss.
 fn targets(classify: bool) -> Targets {
     if classify { Targets::Classes } else { Targets::Numbers }
 }
