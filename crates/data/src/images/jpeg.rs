@@ -8,7 +8,7 @@
 
 use libjpeg_turbo_rs::{Decoder, PixelFormat};
 
-use crate::transform::{Area, Decoded, Pixels, buffer_pool};
+use crate::transform::{Area, Decoded, Pixels, give_buffer, take_buffer};
 
 /// Columns beside a crop that its interpolated chroma may depend on: one sample, which covers at
 /// most 4.
@@ -132,7 +132,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
     if (left, right) != (0, width) {
         decoder.set_crop(left, right - left);
     }
-    let mut data = buffer_pool::take(decoder.output_buffer_size().map_err(failed)?);
+    let mut data = take_buffer(decoder.output_buffer_size().map_err(failed)?);
     let found = decoder.decode_image_into(&mut data).map_err(failed)?;
     let pixels = Pixels::new(3, [found.height, found.width], data);
     // The decoder begins at a unit, at or left of what was asked.
@@ -174,14 +174,14 @@ pub(super) fn decode_cmyk(bytes: &[u8], header: &Header) -> Result<Decoded, Stri
     let mut decoder = Decoder::new(bytes).map_err(failed)?;
     decoder.set_output_format(PixelFormat::Cmyk);
     decoder.set_lenient(true);
-    let mut inks = buffer_pool::take(decoder.output_buffer_size().map_err(failed)?);
+    let mut inks = take_buffer(decoder.output_buffer_size().map_err(failed)?);
     let found = decoder.decode_image_into(&mut inks).map_err(failed)?;
     if (found.height, found.width) != header.size {
         return Err("its frames differ in size".to_owned());
     }
     let inks_of = inks.as_chunks::<4>().0.iter().map(|inks| inks.map(|ink| !ink));
     let data = inks_of.flat_map(rgb_of_inks).collect();
-    buffer_pool::give(inks);
+    give_buffer(inks);
     Ok(Decoded::whole(Pixels::new(3, header.size.into(), data)))
 }
 
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::rng::{Key, Purpose};
     use crate::skipped::skipped;
-    use crate::transform::tests::{checksum, picture};
+    use crate::transform::golden::{checksum, picture};
 
     const SUBSAMPLINGS: [Subsampling; 6] = [
         Subsampling::S444,

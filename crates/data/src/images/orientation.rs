@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_turned_part_is_the_part_of_the_turned_image() {
-        let stored = crate::transform::tests::picture(3, 7, 11);
+        let stored = crate::transform::golden::picture(3, 7, 11);
         for orientation in orientations() {
             let whole = orientation.apply(Decoded::whole(stored.clone()));
             assert_eq!(whole.size, orientation.turned((7, 11)));

@@ -377,7 +377,7 @@ mod tests {
     use crate::pipeline::loader::{Loader, Request, Settings};
     use crate::plan::OnBadSample;
     use crate::rng::Purpose;
-    use crate::transform::tests::picture;
+    use crate::transform::golden::picture;
     use crate::transform::{Decoded, RandomHorizontalFlip, RandomResizedCrop};
 
     /// Twelve JPEG files of different sizes, cropped at random and flipped.

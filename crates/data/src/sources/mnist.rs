@@ -19,7 +19,7 @@ use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::sources::holdout::{Divisible, Parts, Units};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, buffer_pool};
+use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, take_buffer};
 use crate::units::Bytes;
 use crate::{Dataset, Splits, Target, read};
 
@@ -270,7 +270,7 @@ impl Dataset for Digits {
     ) -> Result<Target, SampleError> {
         let whole = &*self.chosen.whole;
         let (height, width) = whole.size;
-        let mut data = buffer_pool::take(height * width);
+        let mut data = take_buffer(height * width);
         let first = self.place(index) * height * width;
         data.copy_from_slice(&whole.pixels[first..][..height * width]);
         let image = Decoded::whole(Pixels::new(1, [height, width], data));

@@ -153,8 +153,8 @@ fn to_rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
 mod tests {
     use super::*;
     use crate::rng::{Key, Purpose};
+    use crate::transform::golden::checksum;
     use crate::transform::golden::colours;
-    use crate::transform::tests::checksum;
 
     fn changed(change: Change) -> u32 {
         checksum(&Jitter(vec![change]).apply(colours()).data)

@@ -1,9 +1,119 @@
-//! Brightness, contrast, saturation and sharpness by the integer arithmetic of PIL's
-//! `ImageEnhance`.
+//! Brightness, contrast, saturation, sharpness and grey by the integer arithmetic of PIL's
+//! `ImageEnhance`, with the transforms `grayscale`, `random_grayscale` and `random_adjust_sharpness`.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Wrong};
 use crate::ops::vectorised;
 use crate::plan::PixelDtype;
-use crate::transform::Pixels;
+use crate::rng::Stream;
+use crate::transform::{Area, ByChance, Pixels, Transform};
+
+/// grey images, as torchvision's `Grayscale`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grayscale {
+    /// 1, or 3 that are equal.
+    #[schemars(range(min = 1, max = 3))]
+    pub num_output_channels: usize,
+}
+
+impl Default for Grayscale {
+    fn default() -> Self {
+        Self { num_output_channels: 1 }
+    }
+}
+
+impl Kind for Grayscale {
+    const NAME: &'static str = "grayscale";
+
+    fn check(&self) -> Vec<Wrong> {
+        let what = || "must be 1 or 3".to_owned();
+        let wrong = || Wrong { key: "num_output_channels", with: &[], what: what() };
+        (self.num_output_channels == 2).then(wrong).into_iter().collect()
+    }
+}
+
+impl Transform for Grayscale {
+    fn channels(&self, _: usize) -> usize {
+        self.num_output_channels
+    }
+
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(grey(&image, self.num_output_channels))
+    }
+}
+
+/// grey of the same number of channels, or the image as it is, as torchvision's `RandomGrayscale`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomGrayscale {
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomGrayscale {
+    fn default() -> Self {
+        Self { p: 0.1 }
+    }
+}
+
+impl Kind for RandomGrayscale {
+    const NAME: &'static str = "random_grayscale";
+}
+
+impl ByChance for RandomGrayscale {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, image: Pixels) -> Pixels {
+        grey(&image, image.channels)
+    }
+
+    fn takes_16_bits(&self) -> bool {
+        true
+    }
+}
+
+/// sharpen or smooth, or leave the image as it is, as torchvision's `RandomAdjustSharpness`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomAdjustSharpness {
+    /// 0 smooths, 1 changes nothing, 2 sharpens.
+    #[schemars(range(min = 0.0))]
+    pub sharpness_factor: f64,
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomAdjustSharpness {
+    fn default() -> Self {
+        Self { sharpness_factor: 2.0, p: 0.5 }
+    }
+}
+
+impl Kind for RandomAdjustSharpness {
+    const NAME: &'static str = "random_adjust_sharpness";
+}
+
+impl ByChance for RandomAdjustSharpness {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        sharpen(&mut image, self.sharpness_factor as f32);
+        image
+    }
+}
 
 /// Blends with black.
 pub(super) fn brighten(image: &mut Pixels, factor: f32) {
@@ -99,7 +209,7 @@ fn blend(from: u8, to: u8, factor: f32) -> u8 {
 
 /// PIL's conversion to "L" (ITU-R 601-2) in 16-bit fixed point.
 #[inline]
-pub(super) fn luma(pixel: &[u8]) -> u8 {
+fn luma(pixel: &[u8]) -> u8 {
     weighted([u32::from(pixel[0]), u32::from(pixel[1]), u32::from(pixel[2])]) as u8
 }
 
@@ -109,7 +219,7 @@ fn weighted([r, g, b]: [u32; 3]) -> u32 {
 }
 
 /// The picture in grey, of one channel or of several that are equal.
-pub(super) fn grey(image: &Pixels, channels: usize) -> Pixels {
+fn grey(image: &Pixels, channels: usize) -> Pixels {
     if image.dtype == PixelDtype::Uint16 {
         return grey_of_uint16(image, channels);
     }

@@ -103,7 +103,7 @@ impl<T: ByChance> Transform for T {
 }
 
 /// Draws an event of probability `p`; without randomness only a certain one happens.
-pub(crate) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
+pub(super) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
     stream.map_or(p >= 1.0, |stream| stream.uniform() < p)
 }
 

@@ -136,8 +136,8 @@ fn taps(n: usize, size: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transform::golden::picture;
     use crate::transform::golden::recorded;
-    use crate::transform::tests::picture;
 
     #[test]
     fn blurring_equals_torchvision_within_one() {

@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use crate::transform::Pixels;
-use crate::transform::tests::{checksum, picture};
 
 static GOLDEN: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../../../tests/golden/transforms.json")).unwrap()
@@ -62,4 +61,22 @@ pub(super) fn agrees(expected: &Value, what: &str, change: impl Fn(Pixels) -> Pi
         let found = checksum(&change(image).data);
         assert_eq!(Some(u64::from(found)), expected[name].as_u64(), "{what} of `{name}`");
     }
+}
+
+/// The picture of all golden numbers: `(7 x + 13 y + 50 c + x y) % 256`, as the Pillow side
+/// computes it.
+pub(crate) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
+    let mut data = Vec::with_capacity(channels * height * width);
+    for y in 0..height {
+        for x in 0..width {
+            data.extend((0..channels).map(|c| (7 * x + 13 * y + 50 * c + x * y) as u8));
+        }
+    }
+    Pixels::new(channels, [height, width], data)
+}
+
+/// Sum of (position + 1) * value, modulo 2^32.
+pub(crate) fn checksum(values: &[u8]) -> u32 {
+    let weighted = values.iter().zip(1u32..).map(|(&v, i)| i.wrapping_mul(u32::from(v)));
+    weighted.fold(0, u32::wrapping_add)
 }

@@ -1,9 +1,173 @@
-//! Values of pixels through tables, as PIL's `ImageOps`.
+//! Values of pixels through tables, as PIL's `ImageOps`: the transforms `random_autocontrast`,
+//! `random_equalize`, `random_invert`, `random_posterize` and `random_solarize`.
 
-use crate::transform::Pixels;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::transform::{ByChance, Pixels};
+
+/// stretch each channel to black and white, or leave the image as it is, as torchvision's
+/// `RandomAutocontrast`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomAutocontrast {
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomAutocontrast {
+    fn default() -> Self {
+        Self { p: 0.5 }
+    }
+}
+
+impl Kind for RandomAutocontrast {
+    const NAME: &'static str = "random_autocontrast";
+}
+
+impl ByChance for RandomAutocontrast {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        autocontrast(&mut image);
+        image
+    }
+}
+
+/// make the values of each channel equally frequent, or leave the image as it is, as torchvision's
+/// `RandomEqualize`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomEqualize {
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomEqualize {
+    fn default() -> Self {
+        Self { p: 0.5 }
+    }
+}
+
+impl Kind for RandomEqualize {
+    const NAME: &'static str = "random_equalize";
+}
+
+impl ByChance for RandomEqualize {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        equalize(&mut image);
+        image
+    }
+}
+
+/// the negative, or the image as it is, as torchvision's `RandomInvert`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomInvert {
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomInvert {
+    fn default() -> Self {
+        Self { p: 0.5 }
+    }
+}
+
+impl Kind for RandomInvert {
+    const NAME: &'static str = "random_invert";
+}
+
+impl ByChance for RandomInvert {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        invert(&mut image);
+        image
+    }
+}
+
+/// keep the highest bits of each value, or leave the image as it is, as torchvision's
+/// `RandomPosterize`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomPosterize {
+    /// bits to keep.
+    #[schemars(range(min = 1, max = 8))]
+    pub bits: u32,
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomPosterize {
+    fn default() -> Self {
+        Self { bits: 4, p: 0.5 }
+    }
+}
+
+impl Kind for RandomPosterize {
+    const NAME: &'static str = "random_posterize";
+}
+
+impl ByChance for RandomPosterize {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        posterize(&mut image, self.bits);
+        image
+    }
+}
+
+/// invert the bright values, or leave the image as it is, as torchvision's `RandomSolarize`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomSolarize {
+    /// lowest value that is inverted, from 0 to 255.
+    #[schemars(range(min = 0.0, max = 256.0))]
+    pub threshold: f64,
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomSolarize {
+    fn default() -> Self {
+        Self { threshold: 128.0, p: 0.5 }
+    }
+}
+
+impl Kind for RandomSolarize {
+    const NAME: &'static str = "random_solarize";
+}
+
+impl ByChance for RandomSolarize {
+    fn p(&self) -> f64 {
+        self.p
+    }
+
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        solarize(&mut image, self.threshold);
+        image
+    }
+}
 
 /// Negative.
-pub(super) fn invert(image: &mut Pixels) {
+fn invert(image: &mut Pixels) {
     image.data.iter_mut().for_each(|value| *value = !*value);
 }
 

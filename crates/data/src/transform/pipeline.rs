@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::plan::PixelDtype;
 use crate::rng::{Key, Stream};
 use crate::transform::registered::after_one;
-use crate::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, buffer_pool};
+use crate::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, give_buffer};
 
 /// The transforms of one split, with the size that they all lead to.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Pipeline {
         }
         let start = values.len();
         self.append(&image, values);
-        buffer_pool::give(image.data);
+        give_buffer(image.data);
         for (position, change) in self.changes.iter().enumerate() {
             let mut stream = stream(key, self.first_change + position);
             change.change(&mut values[start..], self.shape, stream.as_mut());
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::config::values::Shape2;
     use crate::rng::Purpose;
-    use crate::transform::tests::picture;
+    use crate::transform::golden::picture;
     use crate::transform::{
         ColorJitter, Grayscale, Normalize, RandomErasing, RandomHorizontalFlip, RandomResizedCrop,
         RandomRotation, Resize,

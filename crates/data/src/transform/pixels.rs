@@ -1,4 +1,6 @@
-//! Images as pixels of 8 or 16 bits, and parts of them.
+//! Images as pixels of 8 or 16 bits, parts of them, and the pool of their buffers.
+
+use std::cell::RefCell;
 
 use crate::plan::PixelDtype;
 
@@ -110,5 +112,56 @@ impl Pixels {
     pub(crate) fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
         let start = (row * self.width + left) * self.stride();
         &self.data[start..start + width * self.stride()]
+    }
+}
+
+/// Most buffers that a loader thread keeps for its next images: the decoded image, the resized one, and one more.
+const MAX_BUFFERS: usize = 3;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer of `length` bytes with arbitrary contents.
+pub(crate) fn take_buffer(length: usize) -> Vec<u8> {
+    let mut buffer = SPARE.with_borrow_mut(|spare| {
+        // The smallest that is long enough, else the longest: what grows has to be cleared.
+        let best = (0..spare.len()).min_by_key(|&i| {
+            let have = spare[i].len();
+            if have >= length { (0, have) } else { (1, usize::MAX - have) }
+        });
+        best.map(|i| spare.swap_remove(i)).unwrap_or_default()
+    });
+    buffer.resize(length, 0);
+    buffer
+}
+
+/// Keeps a buffer for [`take_buffer`].
+pub(crate) fn give_buffer(buffer: Vec<u8>) {
+    SPARE.with_borrow_mut(|spare| {
+        if spare.len() < MAX_BUFFERS {
+            spare.push(buffer);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_buffer_that_is_long_enough_is_used_again() {
+        let large = vec![1; 100];
+        let (small_at, large_at) = {
+            let small = vec![2; 10];
+            let places = (small.as_ptr(), large.as_ptr());
+            give_buffer(small);
+            give_buffer(large);
+            places
+        };
+        let (found, other) = (take_buffer(8), take_buffer(90));
+        assert_eq!((found.as_ptr(), found.len()), (small_at, 8));
+        assert_eq!((other.as_ptr(), other.len()), (large_at, 90));
+        assert_eq!(take_buffer(5), [0; 5]);
     }
 }

@@ -49,7 +49,7 @@ fn rotate(image: Pixels, degrees: f64) -> Pixels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transform::tests::{checksum, picture};
+    use crate::transform::golden::{checksum, picture};
 
     #[test]
     fn rotation_equals_pillow() {

@@ -10,7 +10,7 @@ use crate::config::values::Shape2;
 use crate::plan::{PixelDtype, Unfit};
 use crate::rng::Stream;
 use crate::transform::crop::crop;
-use crate::transform::{Area, Images, Pixels, Sides, Transform, buffer_pool};
+use crate::transform::{Area, Images, Pixels, Sides, Transform, give_buffer, take_buffer};
 
 /// antialiased resize, with the pixels that torchvision's `Resize` makes of Pillow images.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -124,7 +124,7 @@ pub(super) fn resize_area(
     let part = pillow_resize::Area { left, top, width: area.width, height: area.height };
     let filter = interpolation.filter();
     let to = [height, width];
-    let mut data = buffer_pool::take(height * width * image.stride());
+    let mut data = take_buffer(height * width * image.stride());
     match dtype {
         PixelDtype::Uint8 => {
             let from = Image { values: &image.data, channels, width: image.width };
@@ -138,14 +138,14 @@ pub(super) fn resize_area(
             data.copy_from_slice(bytemuck::cast_slice(&resized));
         }
     }
-    buffer_pool::give(image.data);
+    give_buffer(image.data);
     Pixels { channels, height, width, dtype, data }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transform::tests::{checksum, picture};
+    use crate::transform::golden::{checksum, picture};
 
     fn resize(image: Pixels, height: u32, width: u32) -> Pixels {
         let area = Area::whole(image.size());

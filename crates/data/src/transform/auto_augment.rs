@@ -1,15 +1,104 @@
-//! The operations of automatic augmentation, and how strong each may be: torchvision's augmentation
-//! spaces.
+//! The transforms `rand_augment` and `trivial_augment_wide`: the operations of automatic
+//! augmentation, and how strong each may be, by torchvision's augmentation spaces.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Wrong};
 use crate::rng::Stream;
-use crate::transform::Pixels;
 use crate::transform::affine::{Motion, affine, rotation};
 use crate::transform::enhance::{brighten, contrast, saturate, sharpen};
 use crate::transform::image_ops::{autocontrast, equalize, posterize, solarize};
+use crate::transform::{Area, Pixels, Transform};
+
+/// some operations of 14, all of one magnitude, as torchvision's `RandAugment` (Cubuk et al. 2020).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandAugment {
+    /// operations, one after another.
+    #[schemars(range(min = 0, max = 100))]
+    pub num_ops: u32,
+    /// strength of all of them, from 0 to `num_magnitude_bins` - 1.
+    #[schemars(range(min = 0))]
+    pub magnitude: u32,
+    /// number of strengths.
+    #[schemars(range(min = 2, max = 1000))]
+    pub num_magnitude_bins: u32,
+}
+
+impl Default for RandAugment {
+    fn default() -> Self {
+        Self { num_ops: 2, magnitude: 9, num_magnitude_bins: 31 }
+    }
+}
+
+impl Kind for RandAugment {
+    const NAME: &'static str = "rand_augment";
+
+    fn check(&self) -> Vec<Wrong> {
+        let what = || "must be less than `num_magnitude_bins`".to_owned();
+        let wrong = || Wrong { key: "magnitude", with: &["num_magnitude_bins"], what: what() };
+        (self.magnitude >= self.num_magnitude_bins).then(wrong).into_iter().collect()
+    }
+}
+
+impl Transform for RandAugment {
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn apply(
+        &self,
+        mut image: Pixels,
+        _: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String> {
+        let Some(stream) = stream else { return Ok(image) };
+        let space = Space { bins: self.num_magnitude_bins, ..RAND_AUGMENT };
+        for _ in 0..self.num_ops {
+            image = Operation::draw(stream).apply(image, &space, self.magnitude, stream);
+        }
+        Ok(image)
+    }
+}
+
+/// one operation of 14 at a random magnitude, as torchvision's `TrivialAugmentWide` (Müller and
+/// Hutter 2021).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrivialAugmentWide {
+    /// number of magnitudes.
+    #[schemars(range(min = 2, max = 1000))]
+    pub num_magnitude_bins: u32,
+}
+
+impl Default for TrivialAugmentWide {
+    fn default() -> Self {
+        Self { num_magnitude_bins: 31 }
+    }
+}
+
+impl Kind for TrivialAugmentWide {
+    const NAME: &'static str = "trivial_augment_wide";
+}
+
+impl Transform for TrivialAugmentWide {
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        let Some(stream) = stream else { return Ok(image) };
+        let space = Space { bins: self.num_magnitude_bins, ..TRIVIAL_AUGMENT };
+        let operation = Operation::draw(stream);
+        let bin = stream.below(u64::from(space.bins)) as u32;
+        Ok(operation.apply(image, &space, bin, stream))
+    }
+}
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+enum Operation {
     Identity,
     ShearX,
     ShearY,
@@ -51,20 +140,20 @@ const CHOSEN: [Operation; 14] = [
 
 /// The largest magnitudes of a space, and the number of magnitudes from 0 to them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Space {
-    pub(super) shear: f64,
+struct Space {
+    shear: f64,
     /// Largest shift for a side of so many pixels.
-    pub(super) translate: fn(usize) -> f64,
-    pub(super) rotate: f64,
+    translate: fn(usize) -> f64,
+    rotate: f64,
     /// Largest change of brightness, colour, contrast and sharpness.
-    pub(super) enhance: f64,
+    enhance: f64,
     /// Bits that are lost.
-    pub(super) posterize: f64,
-    pub(super) bins: u32,
+    posterize: f64,
+    bins: u32,
 }
 
 /// Magnitudes of `rand_augment`.
-pub(super) const RAND_AUGMENT: Space = Space {
+const RAND_AUGMENT: Space = Space {
     shear: 0.3,
     translate: |side| 150.0 / 331.0 * side as f64,
     rotate: 30.0,
@@ -74,7 +163,7 @@ pub(super) const RAND_AUGMENT: Space = Space {
 };
 
 /// Magnitudes of `trivial_augment_wide`.
-pub(super) const TRIVIAL_AUGMENT: Space = Space {
+const TRIVIAL_AUGMENT: Space = Space {
     shear: 0.99,
     translate: |_| 32.0,
     rotate: 135.0,
@@ -85,18 +174,12 @@ pub(super) const TRIVIAL_AUGMENT: Space = Space {
 
 impl Operation {
     /// One of those that are chosen from, each as likely.
-    pub(super) fn draw(stream: &mut Stream) -> Self {
+    fn draw(stream: &mut Stream) -> Self {
         CHOSEN[stream.below(CHOSEN.len() as u64) as usize]
     }
 
     /// The operation on `image` at magnitude `bin` of its `space`, either way where it has two.
-    pub(super) fn apply(
-        self,
-        image: Pixels,
-        space: &Space,
-        bin: u32,
-        stream: &mut Stream,
-    ) -> Pixels {
+    fn apply(self, image: Pixels, space: &Space, bin: u32, stream: &mut Stream) -> Pixels {
         let magnitude = self.magnitude(image.size(), space, bin);
         let is_signed = !matches!(self, Identity | Posterize | Solarize | AutoContrast | Equalize);
         let turned = is_signed && stream.uniform() <= 0.5;
@@ -174,7 +257,22 @@ fn spaced(start: f64, end: f64, bins: u32, bin: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::{Key, Purpose};
+    use crate::transform::golden::picture;
     use crate::transform::golden::{agrees, recorded};
+
+    #[test]
+    fn draws_follow_the_stream_alone() {
+        let image = |sample| {
+            let mut stream = Key::new(5, Purpose::Augment, 0, sample).stream();
+            let kind = RandAugment::default();
+            kind.apply(picture(3, 12, 17), Area::whole((12, 17)), Some(&mut stream)).unwrap()
+        };
+        assert_eq!(image(1), image(1));
+        let different = (0..100).filter(|&sample| image(sample) != picture(3, 12, 17)).count();
+        // Both of two operations change nothing once in some hundred times.
+        assert!(different > 80, "{different}");
+    }
 
     const NAMED: [(&str, Operation); 14] = [
         ("Identity", Identity),
