@@ -16,9 +16,9 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use crate::decoder_panic::caught;
 use crate::error::Error;
 use crate::read;
+use crate::read::caught;
 
 /// The template of this name, and its text.
 const CHATML: (&str, &str) = (

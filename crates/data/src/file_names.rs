@@ -24,10 +24,14 @@ pub fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") || name == "__MACOSX"
 }
 
+/// True if the ending of a file is that of gzip.
+pub(crate) fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
+}
+
 /// The name of a file without the `.gz` that says how it is packed.
 pub fn unpacked(path: &Path) -> &Path {
-    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
-    path.file_stem().filter(|_| is_packed).map_or(path, Path::new)
+    if is_gzip(path) { path.file_stem().map_or(path, Path::new) } else { path }
 }
 
 /// Endings that are named.

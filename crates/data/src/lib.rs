@@ -34,7 +34,6 @@ use ddprun_plan::{config, plan, terminal};
 #[cfg(test)]
 use test_support::{mutated, skipped};
 use train_numbers::{rng, units};
-mod decoder_panic;
 mod file_names;
 mod error;
 mod walk;
@@ -42,7 +41,6 @@ mod dataset;
 mod read;
 mod json;
 pub mod transform;
-mod environment;
 mod images;
 mod listing;
 mod inputs;
@@ -62,8 +60,6 @@ pub mod fuzz_readers;
 
 pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
-pub use decoder_panic::panic_message;
-pub use environment::Environment;
 pub use error::{Error, SampleError};
 pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
@@ -73,14 +69,14 @@ pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
 pub use json::object as json_object;
 pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use preprocessing::{image_processor, preprocessing, text_files};
-pub use read::table as read_table;
+pub use read::{panic_message, table as read_table};
 pub use sources::control::CameraTransform;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
-    DataSources, DateFeature, DateFormats, Features, Files, FrequencyAlias, HandleUnknown,
-    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist, Policy,
-    PushTLike, Ranges, Reading, Shapes, Speech, Survey, TokenDtype, Tokens, Trajectories, encode,
-    prompt, scaled, unscaled,
+    DataSources, DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias,
+    HandleUnknown, ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues,
+    Mnist, Policy, PushTLike, Ranges, Reading, Shapes, Speech, Survey, TokenDtype, Tokens,
+    Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use sources::{
     Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,

@@ -1,13 +1,16 @@
 //! Reads a whole file of the user's, safely: never blocks on a FIFO, never maps memory that may
-//! shrink.
+//! shrink; panics of decoders, which some damaged files cause, are errors.
 
+use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use crate::Error;
 use crate::error::NotDownloaded;
+use crate::file_names::is_gzip;
 
 /// Largest encoded file that is read: 1 GiB.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -76,11 +79,6 @@ pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<
         return Err(Error::WithHelp { path, what, help: help.to_owned() });
     }
     of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
-}
-
-/// True if the ending of a file is that of gzip.
-pub(crate) fn is_gzip(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
 }
 
 /// The first bytes of a file that is packed by gzip.
@@ -162,12 +160,24 @@ fn once(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Runs `work`, which calls a library, and turns a panic into an error.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
+}
+
+/// The message of a caught panic.
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::user_error::UserError;
     use test_support::assert_refused;
 
     use super::*;
+    use crate::user_error::UserError;
 
     #[test]
     fn a_table_that_is_no_text_is_called_what_it_is() {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use tokenizers::Tokenizer as Inner;
 
-use crate::decoder_panic::caught;
 use crate::error::Error;
 use crate::read;
+use crate::read::caught;
 
 /// Tokenization of text by a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,14 +21,10 @@
 #[cfg(feature = "failpoints")]
 mod armed;
 #[cfg(feature = "failpoints")]
-mod fs_call_log;
-#[cfg(feature = "failpoints")]
 mod rule;
 
 #[cfg(feature = "failpoints")]
-pub use armed::{check, enter_step, flips, reach, runs_out, waits};
-#[cfg(feature = "failpoints")]
-pub use fs_call_log::note;
+pub use armed::{check, enter_step, flips, note, reach, runs_out, waits};
 
 /// Checks that `DDPRUN_FP` can be read; the error says why not.
 #[cfg(not(feature = "failpoints"))]

@@ -1,6 +1,5 @@
 //! Encoded images -> pixels.
 
-mod png;
 mod jpeg;
 pub(crate) mod orientation;
 pub(crate) mod decode;

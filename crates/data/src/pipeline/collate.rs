@@ -4,12 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_core::{Device, Tensor};
 
-use crate::decoder_panic::panic_message;
 use crate::error::{Error, SampleError};
 use crate::failpoint;
 use crate::pipeline::mixup::{Mixture, Sample, StepKey};
 use crate::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::plan::{MixupPlan, OnBadSample};
+use crate::read::panic_message;
 use crate::rng::{Key, Purpose};
 use crate::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
 

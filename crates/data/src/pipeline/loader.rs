@@ -11,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::dataset::Dataset;
-use crate::decoder_panic::panic_message;
 use crate::error::Error;
 use crate::failpoint;
 use crate::pipeline::collate::load;
 pub use crate::pipeline::request::{Loaded, Request, Settings, Unreadable};
+use crate::read::panic_message;
 
 type Requests = Box<dyn Iterator<Item = Request> + Send>;
 

@@ -25,8 +25,8 @@ use crate::sources::tables::column::{BadCell, empty, number};
 use crate::sources::tables::column_names::keyed;
 use crate::sources::tables::csv::{RAGGED, flag};
 use crate::sources::tables::csv_rows::CsvRows;
+use crate::sources::tables::csv_rows::{check_unique, check_width};
 use crate::sources::tables::features::MissingValues;
-use crate::sources::tables::header;
 use crate::sources::tables::table::{at, cell};
 use crate::{Dataset, Splits, Target, read};
 
@@ -363,7 +363,7 @@ impl ImageTable {
     fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
         let bytes = read::table(what, path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
-        header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
+        check_unique(&header).map_err(|bad| cell(path, 1, bad))?;
         let place = |(key, column): (String, &String)| {
             let found = header.iter().position(|name| name == column);
             let path = path.to_owned();
@@ -385,7 +385,7 @@ impl ImageTable {
         let mut listed = Listed { path: path.clone(), columns: n_answers, ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
-            header::fits(record.len(), &header, RAGGED).map_err(|bad| cell(&path, line, bad))?;
+            check_width(record.len(), &header, RAGGED).map_err(|bad| cell(&path, line, bad))?;
             let mut answers = columns.iter().filter_map(|&at| record.get(at));
             if self.drop_unlabelled && answers.any(|answer| self.missing_values.holds(answer)) {
                 unlabelled += 1;

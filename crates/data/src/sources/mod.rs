@@ -1,4 +1,4 @@
-//! The data sets: a file or a folder for each.
+//! The data sets: a file or a folder for each, and their registration.
 
 pub(crate) mod source;
 mod holdout;
@@ -12,7 +12,8 @@ pub(crate) mod forecast;
 pub(crate) mod text;
 pub(crate) mod speech;
 pub(crate) mod control;
-mod registered;
+
+use crate::registry::Registered;
 
 pub use control::cameras;
 pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
@@ -23,7 +24,7 @@ pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
 pub use shapes::Shapes;
-pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
+pub use source::{Asked, DataFamily, DataSource, DataSources, Environment, Files, Reading, Survey};
 pub use speech::{LogMel, Speech};
 pub use tables::{
     ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,
@@ -32,3 +33,23 @@ pub use tables::{
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
 pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};
+
+impl Registered for DataFamily {
+    fn registered() -> DataSources {
+        let mut all = DataSources::empty();
+        all.add::<ImageFolder>();
+        all.add::<ImageTable>();
+        all.add::<Mnist>();
+        all.add::<Shapes>();
+        all.add::<Csv>();
+        all.add::<Jsonl>();
+        all.add::<CsvForecast>();
+        all.add::<Tokens>();
+        all.add::<Instructions>();
+        all.add::<Chat>();
+        all.add::<Trajectories>();
+        all.add::<PushTLike>();
+        all.add::<Speech>();
+        all
+    }
+}

@@ -8,9 +8,9 @@ use crate::error::Error;
 use crate::plan::{Cameras, Limit, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
 use crate::registry::{Family, Registry, Takes};
 use crate::rng::Key;
-use crate::transform::Transforms;
+use crate::transform::{Pixels, Transforms};
 use crate::units::Bytes;
-use crate::{Environment, Inputs, Predicting, Splits, TextForm};
+use crate::{Inputs, Predicting, Splits, TextForm};
 
 /// A data set. Every rank opens the same.
 pub trait DataSource: Debug + Send + Sync {
@@ -258,3 +258,26 @@ impl<K: Kind + DataSource> Takes<K> for DataFamily {
 
 /// Data sets that a program knows.
 pub type DataSources = Registry<DataFamily>;
+
+/// A task that a policy of actions is to solve: one attempt of it.
+pub trait Environment: Send {
+    /// The current observation, in the units of the data.
+    fn observe(&self) -> Vec<f32>;
+
+    /// The current image of each camera; empty without cameras.
+    fn images(&self) -> Vec<Pixels> {
+        Vec::new()
+    }
+
+    /// Does `action`, in the units of the data.
+    fn step(&mut self, action: &[f32]);
+
+    /// True if the goal is reached.
+    fn is_solved(&self) -> bool;
+
+    /// Actions after which an attempt is over.
+    fn max_steps(&self) -> usize;
+
+    /// Names of the numbers that are seen, then of those of an action, for tables.
+    fn names(&self) -> &'static [&'static str];
+}

@@ -1,6 +1,9 @@
 //! The points as they are with the feature: what `DDPRUN_FP` asks for happens.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -120,4 +123,22 @@ fn hang() -> ! {
     loop {
         std::thread::park();
     }
+}
+
+/// The file that `DDPRUN_FILE_CALLS` names, for a line of JSON for each change of the file system.
+/// Opened once; the environment of a process does not change.
+static FS_CALL_LOG: OnceLock<Option<File>> = OnceLock::new();
+
+fn open_fs_call_log() -> Option<File> {
+    let path = std::env::var_os("DDPRUN_FILE_CALLS")?;
+    File::options().create(true).append(true).open(path).ok()
+}
+
+/// Notes `call`, which has been made: a lost line is a change that was not waited for.
+pub fn note(call: &str, paths: &[&Path], bytes: &[u8]) {
+    let Some(mut log) = FS_CALL_LOG.get_or_init(open_fs_call_log).as_ref() else { return };
+    let paths: Vec<_> = paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
+    let line = serde_json::json!({ "call": call, "paths": paths, "bytes": bytes });
+    // One write, so that the lines of all processes stay apart.
+    let _ = log.write_all(format!("{line}\n").as_bytes());
 }

@@ -5,24 +5,20 @@
 //! several machines   token ─▶ handshake ─▶ SessionKeys ─▶ Channel or Peer, whose messages are sealed
 //! ```
 
-mod shared_memory;
-mod waker;
+mod anonymous_files;
 pub mod auth;
 pub mod record;
 mod noise;
 mod token;
-pub mod build_id;
 pub mod channel;
 pub mod handshake;
 pub mod acceptor;
-pub mod peer;
 pub mod peer_connections;
 
+pub use anonymous_files::{Waker, missing_call, shared_memory};
 pub use auth::Key;
+pub use handshake::build_id;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use noise::is_believed;
-pub use peer::Peer;
-pub use shared_memory::missing_call;
-pub use shared_memory::shared_memory;
+pub use peer_connections::{Peer, PeerDescription};
 pub use token::{new_token, read_token};
-pub use waker::Waker;

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use crate::event::Stop;
 use crate::launch::error_report::ErrorReport;
 use crate::plan::RankPlan;
+use crate::transport::PeerDescription;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::transport::channel::Channel;
-use crate::transport::peer::PeerDescription;
 
 /// From a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]

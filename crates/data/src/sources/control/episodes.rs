@@ -1,12 +1,14 @@
-//! Episodes in memory, the trait of what reads them, and what its readers share.
+//! Episodes in memory with the images of their cameras, and the trait of their readers.
 
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::images::decode::{self, DecodeOptions};
+use crate::plan::Cameras;
 use crate::read;
-use crate::sources::control::images::Camera;
+use crate::transform::{Area, Decoded, Pixels};
 
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,4 +55,105 @@ pub(super) fn opened(path: &Path, expected: &'static str) -> Result<(File, u64),
 /// Describes a `value` that is not finite, in `row` of a column or array, counted from 0.
 pub(super) fn not_finite(value: impl std::fmt::Display, row: usize) -> String {
     format!("holds {value} in row {row}, not a finite 32-bit number")
+}
+
+/// Images of a camera.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Camera {
+    pub(super) name: String,
+    pub(super) frames: Frames,
+}
+
+/// One image for each step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Frames {
+    /// As they were encoded.
+    Encoded(Vec<Encoded>),
+    /// 8-bit values, (height, width, channels) for each step.
+    Values { shape: [usize; 3], values: Vec<u8> },
+    /// Drawn from the state of a simulation, so many pixels a side.
+    Drawn { side: usize, states: Vec<[f32; 4]> },
+}
+
+/// An encoded image.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Encoded {
+    Bytes(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Frames {
+    /// Appends those of another file.
+    pub(super) fn extend(&mut self, more: Self) -> Result<(), String> {
+        match (self, more) {
+            (Self::Encoded(all), Self::Encoded(more)) => all.extend(more),
+            _ => return Err("its images are not stored as those of the files before it".into()),
+        }
+        Ok(())
+    }
+
+    /// Bytes in memory.
+    pub(super) fn held(&self) -> u64 {
+        let encoded = |image: &Encoded| match image {
+            Encoded::Bytes(bytes) => bytes.len() as u64,
+            Encoded::File(path) => path.as_os_str().len() as u64,
+        };
+        match self {
+            Self::Encoded(images) => images.iter().map(encoded).sum(),
+            Self::Values { values, .. } => values.len() as u64,
+            Self::Drawn { states, .. } => (states.len() * size_of::<[f32; 4]>()) as u64,
+        }
+    }
+
+    /// The image of `step`, or as much of it as `needed` says for one of (height, width).
+    pub(super) fn load(
+        &self,
+        step: usize,
+        needed: impl FnOnce((usize, usize)) -> Area,
+    ) -> Result<Decoded, String> {
+        let bytes = match self {
+            Self::Encoded(images) => match &images[step] {
+                Encoded::Bytes(bytes) => bytes.clone(),
+                Encoded::File(path) => of_file(path)?,
+            },
+            Self::Values { shape: [height, width, channels], values } => {
+                let n = height * width * channels;
+                let data = values[step * n..][..n].to_vec();
+                return Ok(Decoded::whole(Pixels::new(*channels, [*height, *width], data)));
+            }
+            Self::Drawn { side, states } => {
+                let data = push_t::draw(states[step], *side);
+                return Ok(Decoded::whole(Pixels::new(3, [*side; 2], data)));
+            }
+        };
+        decode::decode(bytes, DecodeOptions::default(), needed).map_err(|why| why.to_string())
+    }
+}
+
+fn of_file(path: &Path) -> Result<Vec<u8>, String> {
+    read::whole(path).map_err(|error| format!("`{}`: {error}", path.display()))
+}
+
+/// Number and shape of the images, by the first of each camera; `None` without cameras.
+pub(super) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
+    let mut found: Option<Cameras> = None;
+    for Camera { name, frames } in cameras {
+        let first = frames.load(0, Area::whole).map_err(|what| of_first(name, &what))?;
+        let shape = [first.pixels.channels, first.pixels.height, first.pixels.width];
+        let all = found.get_or_insert(Cameras { names: Vec::new(), shape });
+        if all.shape != shape {
+            let [[_, h, w], [_, height, width]] = [all.shape, shape];
+            return Err(format!(
+                "the images of `{name}` are {width}x{height} pixels, those of `{}` {w}x{h}: all \
+                 cameras need one size and as many channels",
+                all.names[0]
+            ));
+        }
+        all.names.push(name.clone());
+    }
+    Ok(found)
+}
+
+fn of_first(camera: &str, what: &str) -> String {
+    format!("the first image of `{camera}` cannot be read: {what}")
 }

@@ -1,9 +1,8 @@
 //! Behaviour to imitate.
 
 mod chunk;
-mod images;
-mod pixel_stats;
 mod episodes;
+mod pixel_stats;
 mod npz;
 mod parquet;
 pub(crate) mod windows;

@@ -8,8 +8,8 @@ use candle_core::npy::NpzTensors;
 use candle_core::{DType, Tensor};
 
 use crate::error::Error;
+use crate::sources::control::episodes::{Camera, Frames};
 use crate::sources::control::episodes::{Episodes, TrajectoryReader, not_finite, opened};
-use crate::sources::control::images::{Camera, Frames};
 
 /// Names of the arrays, the first that is there counts.
 const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];

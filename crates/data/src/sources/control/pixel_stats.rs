@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::plan::PixelStats;
 use crate::read;
-use crate::sources::control::images::Camera;
+use crate::sources::control::episodes::Camera;
 use crate::transform::{Area, Pixels};
 
 /// Images of each camera that are measured, at even distances.
@@ -143,7 +143,7 @@ fn stats(means: &[f64], squares: &[f64]) -> PixelStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::control::images::Frames;
+    use crate::sources::control::episodes::Frames;
 
     fn camera(name: &str, values: Vec<u8>) -> Camera {
         let frames = Frames::Values { shape: [1, 2, 3], values };

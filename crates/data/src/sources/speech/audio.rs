@@ -15,9 +15,9 @@ use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
 use symphonia::core::units::Timestamp;
 
-use crate::decoder_panic::caught;
 use crate::error::SampleError;
 use crate::read;
+use crate::read::caught;
 use crate::sources::speech::wav::Wav;
 
 /// Endings of the names of recordings.

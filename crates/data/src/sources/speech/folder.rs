@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::sources::speech::audio;
-use crate::sources::speech::utterance::{UNNAMED, Utterance};
+use crate::sources::speech::utterances::{UNNAMED, Utterance};
 use crate::walk::files_below;
 
 /// Folders below a root that are looked into.

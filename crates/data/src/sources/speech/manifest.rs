@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::error::Error;
 use crate::read;
 use crate::sources::speech::audio::Span;
-use crate::sources::speech::utterance::{UNNAMED, Utterance};
+use crate::sources::speech::utterances::{UNNAMED, Utterance};
 
 const EXPECTED: &str =
     "lines such as {\"audio_filepath\": \"a.wav\", \"duration\": 2.5}, as NeMo's manifests have";

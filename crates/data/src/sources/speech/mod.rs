@@ -5,13 +5,10 @@ mod noise;
 mod wav;
 pub(crate) mod audio;
 mod resample;
-mod utterance;
+mod utterances;
 mod folder;
 mod manifest;
-mod utterances;
 mod source;
-#[cfg(test)]
-mod golden;
 #[cfg(test)]
 mod tests;
 

@@ -63,11 +63,11 @@ fn gcd(a: u32, b: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::speech::golden::{self, Resampled};
+    use crate::sources::speech::tests::{Resampled, golden};
 
     #[test]
     fn samples_are_torchaudios() {
-        let golden = golden::read();
+        let golden = golden();
         for Resampled { from, to, n, first, last, energy } in &golden.resampled {
             let samples: Vec<f32> = (0..2000)
                 .map(|i| {

@@ -20,8 +20,8 @@ use crate::sources::speech::audio::{self, Header};
 use crate::sources::speech::folder;
 use crate::sources::speech::manifest::{self, Filter, Manifest};
 use crate::sources::speech::mel::{self, LogMel};
-use crate::sources::speech::utterance::{Recordings, Utterance};
 use crate::sources::speech::utterances::{Clips, Measured, Utterances};
+use crate::sources::speech::utterances::{Recordings, Utterance};
 use crate::{Dataset, Splits};
 
 /// Samples a second of the utterances of manifests, as NeMo's.

@@ -1,18 +1,56 @@
 //! Utterances from small files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::Target;
+use serde::Deserialize;
+
 use crate::config::kind::Options;
 use crate::error::Error;
 use crate::plan::{SplitPlan, Targets};
 use crate::rng::{Key, Purpose};
 use crate::sources::source::{Asked, DataSource, Reading, Survey};
+use crate::sources::speech::Speech;
 use crate::sources::speech::audio::{self, Span};
 use crate::sources::speech::folder::class;
-use crate::sources::speech::{Speech, golden};
 use crate::transform::Transforms;
-use crate::{Dataset, Splits};
+use crate::{Dataset, Splits, Target};
+
+/// Recordings as libsndfile reads them, and resampled ones as torchaudio's
+/// (`tests/golden/audio.py`).
+#[derive(Deserialize)]
+pub(super) struct Golden {
+    pub(super) files: Vec<GoldenFile>,
+    pub(super) resampled: Vec<Resampled>,
+}
+
+/// A file of `tests/golden/audio`: squares in eight equal parts, and samples of the middle.
+#[derive(Deserialize)]
+pub(super) struct GoldenFile {
+    pub(super) name: String,
+    pub(super) rate: u32,
+    pub(super) n: usize,
+    pub(super) parts: Vec<f64>,
+    pub(super) middle: Vec<f64>,
+}
+
+/// 2000 samples at one rate, at another.
+#[derive(Deserialize)]
+pub(super) struct Resampled {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) n: usize,
+    pub(super) first: Vec<f64>,
+    pub(super) last: Vec<f64>,
+    pub(super) energy: f64,
+}
+
+pub(super) fn golden() -> Golden {
+    serde_json::from_str(include_str!("../../../../../tests/golden/audio.json")).unwrap()
+}
+
+fn golden_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/audio").join(name)
+}
 
 /// A tone of `samples` samples at 8 kHz.
 fn tone(path: &Path, samples: usize, rate: u32) {
@@ -167,8 +205,8 @@ fn what_begins_with_a_dot_is_no_speech() {
 
 #[test]
 fn recordings_are_those_of_libsndfile() {
-    for golden::Read { name, rate, n, parts, middle } in golden::read().files {
-        let path = golden::path(&name);
+    for GoldenFile { name, rate, n, parts, middle } in golden().files {
+        let path = golden_path(&name);
         let header = audio::header(&path).unwrap();
         assert_eq!((header.rate, header.samples), (rate, n), "{name}");
         let (_, samples) = audio::samples(&path, None, 60.0).unwrap();
@@ -191,7 +229,7 @@ fn a_part_of_a_recording_is_that_of_the_whole() {
     let dir = tempfile::tempdir().unwrap();
     let long = dir.path().join("long.wav");
     tone(&long, 100_000, 8000);
-    let files = golden::read().files.into_iter().map(|read| golden::path(&read.name));
+    let files = golden().files.into_iter().map(|file| golden_path(&file.name));
     for path in files.chain([long]) {
         let (rate, whole) = audio::samples(&path, None, 60.0).unwrap();
         let seconds = whole.len() as f64 / f64::from(rate);
@@ -212,7 +250,7 @@ fn a_part_of_a_recording_is_that_of_the_whole() {
 fn a_recording_that_is_cut_short_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["stereo.flac", "stereo24.wav"] {
-        let bytes = std::fs::read(golden::path(name)).unwrap();
+        let bytes = std::fs::read(golden_path(name)).unwrap();
         let path = dir.path().join(name);
         crate::files::write_atomic(&path, &bytes[..bytes.len() / 2]).unwrap();
         assert!([4800, 24_000].contains(&audio::header(&path).unwrap().samples));
@@ -225,7 +263,7 @@ fn a_recording_that_is_cut_short_is_refused() {
 fn manifests() -> (tempfile::TempDir, Speech) {
     let dir = tempfile::tempdir().unwrap();
     let line = |name: &str, offset: f64, duration: f64, label: &str| {
-        let path = golden::path(name);
+        let path = golden_path(name);
         let line = serde_json::json!({"audio_filepath": path, "offset": offset,
             "duration": duration, "label": label});
         line.to_string()

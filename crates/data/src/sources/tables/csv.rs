@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
+use crate::file_names::unpacked;
 use crate::inputs::{self, Inputs, Predicting};
 use crate::plan::{Part, Targets};
 use crate::sources::dates::DateForm;
@@ -16,11 +17,12 @@ use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::sources::tables::answer::{Answer, class, unlabelled};
 use crate::sources::tables::column::{BadCell, Column, decimals, empty, number, with_point};
 use crate::sources::tables::column_names::{ColumnNames, keyed};
-use crate::sources::tables::csv_rows::{CsvRows, EXPECTED, unpacked};
+use crate::sources::tables::csv_rows::{
+    CsvRows, EXPECTED, check_unique, check_width, other_separator, ragged,
+};
 use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, Features, MissingValues};
 use crate::sources::tables::fit::Fit;
-use crate::sources::tables::header;
 use crate::sources::tables::table::{AnswerKind, Opened, Rows, TableSpec, at, cell};
 use crate::sources::tables::target_cells::TargetCells;
 use crate::sources::tables::unanswered::Unanswered;
@@ -238,7 +240,7 @@ impl Csv {
         let mut record = ::csv::StringRecord::new();
         let mut is_empty = true;
         while let Some(line) = rows.read(&mut record)? {
-            let fits = header::fits(record.len(), &header, RAGGED);
+            let fits = check_width(record.len(), &header, RAGGED);
             let read = fits.and_then(|()| row(&header, &roles, &record, line));
             read.map_err(|bad| cell(path, line, bad))?;
             is_empty = false;
@@ -332,12 +334,12 @@ impl Csv {
 
 /// Checks the names of the columns, whatever their roles.
 fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
-    header::unique(names)?;
+    check_unique(names)?;
     if names.len() > 1 {
         return Ok(());
     }
     let what = "the table needs the target and at least one feature".to_owned();
-    let help = header::other_separator(path, names);
+    let help = other_separator(path, names);
     let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
     Err(BadCell { what, help: Some(help) })
 }
@@ -441,6 +443,54 @@ pub(crate) fn flag(column: &str, cell: &str) -> Result<f64, String> {
         Err(empty) if cell.is_empty() => Err(empty),
         _ => Err(format!("`{column}` is `{cell}`, which is neither 0 nor 1")),
     }
+}
+
+impl Csv {
+    /// Reads the rows of a table without answers; columns that the run does not know are ignored.
+    fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
+        let bytes = read::table("the input", path, EXPECTED)?;
+        let names = rows.names();
+        let (mut table, header) = CsvRows::open(path, &bytes).map_err(|error| match error {
+            Error::Line { .. } | Error::Cell { .. } => no_table(path, &names),
+            error => error,
+        })?;
+        check_unique(&header).map_err(|bad| cell(path, 1, bad))?;
+        let places: Vec<Option<usize>> =
+            names.iter().map(|name| header.iter().position(|other| other == name)).collect();
+        let missing = names.iter().map(String::as_str).zip(&places);
+        let missing: Vec<&str> = missing.filter(|(_, at)| at.is_none()).map(|it| it.0).collect();
+        if !missing.is_empty() {
+            return Err(inputs::lacks(path, &missing, &header));
+        }
+        let from = rows.len();
+        let file = path.into();
+        let mut record = ::csv::StringRecord::new();
+        for row in 1.. {
+            match table.try_read(&mut record)? {
+                None => break,
+                Some(Err(why)) => rows.push_unreadable(&file, row, why.to_string()),
+                Some(Ok(_)) if record.len() != header.len() => {
+                    rows.push_unreadable(&file, row, ragged(record.len(), &header));
+                }
+                Some(Ok(_)) => rows.push(&file, row, |columns| {
+                    let cells = places.iter().flatten().filter_map(|&at| record.get(at));
+                    columns
+                        .iter_mut()
+                        .zip(cells)
+                        .try_for_each(|(column, cell)| column.push(cell, self.rules()))
+                }),
+            }
+        }
+        rows.note_filled(path, from, |_| false);
+        Ok(())
+    }
+}
+
+/// Refuses a file that is no text.
+fn no_table<N: AsRef<str>>(path: &Path, names: &[N]) -> Error {
+    let names: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    let what = format!("it is not a table; the run needs a csv with {}", names.join(", "));
+    Error::Format { path: path.to_owned(), what }
 }
 
 #[cfg(test)]

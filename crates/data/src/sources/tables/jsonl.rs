@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::{Error, shown};
+use crate::file_names::unpacked;
 use crate::inputs::{self, Inputs, Predicting};
 use crate::json::{self, NOT_FINITE, NotAnObject};
 use crate::plan::{Part, Targets};
@@ -19,7 +20,6 @@ use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::sources::tables::answer::{self, Answer, unlabelled};
 use crate::sources::tables::column::{BadCell, Cells, Column, is_missing, json_number, whole};
 use crate::sources::tables::column_names::{ColumnNames, keyed};
-use crate::sources::tables::csv_rows::unpacked;
 use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
 use crate::sources::tables::fit::Fit;

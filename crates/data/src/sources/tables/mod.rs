@@ -11,19 +11,16 @@ mod date_formats;
 mod unanswered;
 mod target_cells;
 pub(crate) mod csv_rows;
-pub(crate) mod header;
 pub(crate) mod csv;
-mod csv_inputs;
 mod jsonl;
 #[cfg(test)]
 mod tests;
 
 pub use column_names::ColumnNames;
 pub use csv::Csv;
-pub use csv_rows::delimiter;
+pub use csv_rows::{delimiter, other_separator};
 pub use date_formats::DateFormats;
 pub use dates::DateFeature;
 pub use features::{Features, HandleUnknown, Missing, MissingValues};
-pub use header::other_separator;
 pub use jsonl::Jsonl;
 pub use target_cells::TargetCells;

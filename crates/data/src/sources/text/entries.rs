@@ -13,14 +13,12 @@ use rayon::prelude::*;
 
 use crate::error::{Error, SampleError, shown};
 use crate::plan::SplitPlan;
-use crate::read;
 use crate::rng::Key;
 use crate::sources::holdout::{Parts, Places};
 use crate::sources::text::held_tokens::HeldTokens;
-use crate::sources::text::padded::padded;
 use crate::sources::text::token_cache::{CHECKSUM, Keep};
 use crate::sources::text::token_file::TokenFile;
-use crate::{Dataset, Target};
+use crate::{Dataset, IGNORED, Target, read};
 
 /// Magic bytes of a cached file.
 const FORMAT: &[u8; 16] = b"ddprun entries 1";
@@ -351,6 +349,23 @@ impl Dataset for Samples {
         values.extend(seen.into_iter().map(|token| token as f32));
         Ok(Target::Classes(next))
     }
+}
+
+/// Input of `tokens` in a context of `seq_len`, and the token that is to follow each one; the rest
+/// is filled with `end`, which does not count there. `counts` is true for tokens that count.
+pub(super) fn padded(
+    mut tokens: Vec<u32>,
+    counts: impl Fn(usize) -> bool,
+    seq_len: usize,
+    end: u32,
+) -> (Vec<u32>, Vec<u32>) {
+    tokens.truncate(seq_len + 1);
+    let counted = |i: usize| if counts(i) { tokens[i] } else { IGNORED };
+    let mut next: Vec<u32> = (1..tokens.len()).map(counted).collect();
+    next.resize(seq_len, IGNORED);
+    tokens.truncate(tokens.len().saturating_sub(1));
+    tokens.resize(seq_len, end);
+    (tokens, next)
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@ mod token_file;
 mod budget;
 mod token_cache;
 mod held_tokens;
-mod padded;
+mod entries;
 mod documents;
 mod tokens;
-mod entries;
 pub(crate) mod instructions;
 mod chat;
 

@@ -29,7 +29,7 @@ use crate::files;
 use crate::launch::prepared_run::{NoRun, PreparedRun};
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
-use crate::transport::build_id::build_id;
+use crate::transport::build_id;
 use crate::transport::channel::{Channel, poll};
 use crate::transport::shared_memory;
 use crate::units::{Rank, WorldSize};

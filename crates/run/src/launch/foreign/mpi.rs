@@ -26,7 +26,7 @@ use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::plan::{Plan, RankPlan};
-use crate::transport::build_id::build_id;
+use crate::transport::build_id;
 use crate::units::WorldSize;
 
 /// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.

@@ -12,7 +12,7 @@ use crate::launch::machines::meeting::{Meeting, NodeConfig, Session, is_late, la
 use crate::plan::Plan;
 use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
 use crate::transport::auth::Purpose;
-use crate::transport::build_id::build_id;
+use crate::transport::build_id;
 use crate::transport::channel::Channel;
 use crate::transport::handshake::HANDSHAKE_TIMEOUT;
 

@@ -28,7 +28,7 @@ use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::Purpose;
-use crate::transport::build_id::build_id;
+use crate::transport::build_id;
 use crate::transport::channel::Channel;
 use crate::transport::handshake::HandshakeError;
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, connect_authenticated};

@@ -24,8 +24,8 @@ use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
 use crate::launch::{Failure, NoRun, Phase, PreparedRun};
 use crate::plan::{OnOom, Plan};
+use crate::transport::Peer;
 use crate::transport::channel::{Channel, poll};
-use crate::transport::peer::Peer;
 use crate::units::{Rank, WorldSize};
 use crate::user_error::ExitCode;
 

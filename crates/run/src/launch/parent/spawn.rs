@@ -23,8 +23,7 @@ use crate::launch::rank::{inherit, threads};
 use crate::launch::{Failure, Nodes};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::transport::channel::{Channel, poll};
-use crate::transport::peer::{Peer, PeerDescription};
-use crate::transport::{missing_call, shared_memory};
+use crate::transport::{Peer, PeerDescription, missing_call, shared_memory};
 use crate::units::Rank;
 use crate::user_error::ExitCode;
 

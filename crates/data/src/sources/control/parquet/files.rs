@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::sources::control::episodes::Camera;
 use crate::sources::control::episodes::{Episodes, TrajectoryReader};
-use crate::sources::control::images::Camera;
 use crate::sources::control::parquet::images::{Numbers, images, listed as listed_images, seen};
 use crate::sources::control::parquet::table::{EXPECTED, Table};
 use crate::walk::files_below;

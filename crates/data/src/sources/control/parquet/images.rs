@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::error::Error;
 use crate::file_names::is_hidden;
 use crate::read;
-use crate::sources::control::images::{Camera, Encoded, Frames};
+use crate::sources::control::episodes::{Camera, Encoded, Frames};
 use crate::sources::control::parquet::table::Table;
 use crate::walk::files_below;
 

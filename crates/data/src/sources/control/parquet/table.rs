@@ -10,8 +10,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::ColumnDescriptor;
 
-use crate::decoder_panic::caught;
 use crate::error::Error;
+use crate::read::caught;
 use crate::sources::control::episodes::{not_finite, opened};
 use crate::sources::control::parquet::footer;
 use crate::sources::control::parquet::pages::Pages;
