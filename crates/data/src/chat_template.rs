@@ -194,9 +194,9 @@ fn with_filters(template: &str) -> String {
 }
 
 /// Python's spaces in JSON.
-struct Spaced;
+struct PythonFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for PythonFormatter {
     fn begin_array_value<W: ?Sized + std::io::Write>(
         &mut self,
         writer: &mut W,
@@ -232,7 +232,7 @@ fn to_json(value: Value, options: Kwargs) -> Result<String, JinjaError> {
             let pretty = PrettyFormatter::with_indent(spaces.as_bytes());
             value.serialize(&mut Serializer::with_formatter(&mut bytes, pretty))
         }
-        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
+        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, PythonFormatter)),
     };
     let failed = |what: String| JinjaError::new(ErrorKind::InvalidOperation, what);
     written.map_err(|error| failed(error.to_string()))?;

@@ -71,12 +71,12 @@ struct Part {
     /// BLAKE3 of all names, and of sizes and contents as far as they were looked at.
     blake3: String,
     /// Each file; `None` where there are too many.
-    listing: Option<Vec<Mark>>,
+    listing: Option<Vec<FileMark>>,
 }
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
+struct FileMark {
     /// Below the folder.
     path: String,
     /// Size; `None` if it was not looked at, or the file cannot be read.
@@ -196,9 +196,9 @@ fn parts(source: &dyn DataSource, found: &Options) -> Result<Vec<Part>, Error> {
 
 impl Part {
     fn of(name: &str, root: &Path, files: &[PathBuf], look: CheckLevel) -> Self {
-        let mark = |file: &PathBuf| Mark::of(below(root, file), file, look);
+        let mark = |file: &PathBuf| FileMark::of(below(root, file), file, look);
         // A pool of threads is not worth it for some files.
-        let marks: Vec<Mark> = if files.len() > MAX_READ_FILES {
+        let marks: Vec<FileMark> = if files.len() > MAX_READ_FILES {
             files.par_iter().map(mark).collect()
         } else {
             files.iter().map(mark).collect()
@@ -225,7 +225,7 @@ impl Part {
     }
 }
 
-impl Mark {
+impl FileMark {
     /// A file that cannot be read has neither size nor contents: the loader says why.
     fn of(path: &Path, file: &Path, look: CheckLevel) -> Self {
         let (bytes, blake3) = match look {

@@ -145,7 +145,7 @@ pub struct Allocator;
 /// Waiting blocks, and the bytes in use.
 struct Blocks {
     /// The first block of each class.
-    waiting: [Option<NonNull<Waiting>>; CLASSES],
+    waiting: [Option<NonNull<FreeBlock>>; CLASSES],
     bytes_waiting: usize,
     bytes_in_use: usize,
     /// Most in use since the last reset.
@@ -160,8 +160,8 @@ struct Blocks {
 }
 
 /// The beginning of a block that is not in use.
-struct Waiting {
-    next: Option<NonNull<Waiting>>,
+struct FreeBlock {
+    next: Option<NonNull<FreeBlock>>,
 }
 
 // SAFETY: the blocks that it points to are not used elsewhere.
@@ -198,7 +198,7 @@ impl Blocks {
     };
 
     /// A waiting block of `class`, which is in use from now on.
-    fn reuse(&mut self, class: usize, bytes: usize) -> Option<NonNull<Waiting>> {
+    fn reuse(&mut self, class: usize, bytes: usize) -> Option<NonNull<FreeBlock>> {
         let block = self.waiting[class]?;
         // SAFETY: a waiting block begins with its link, and belongs to us alone.
         self.waiting[class] = unsafe { block.as_ref().next };
@@ -206,10 +206,10 @@ impl Blocks {
         Some(block)
     }
 
-    fn wait(&mut self, class: usize, bytes: usize, block: NonNull<Waiting>) {
+    fn wait(&mut self, class: usize, bytes: usize, block: NonNull<FreeBlock>) {
         // SAFETY: the block is mapped, aligned to a page, longer than a link, and it is no longer
         // used.
-        unsafe { block.write(Waiting { next: self.waiting[class] }) };
+        unsafe { block.write(FreeBlock { next: self.waiting[class] }) };
         self.waiting[class] = Some(block);
         self.bytes_waiting += bytes;
         self.bytes_in_use -= bytes;
@@ -245,7 +245,7 @@ impl Blocks {
 
     /// A waiting block of another class, made `bytes` long: only the pages that are added are
     /// cleared by the system. `None` where none waits, or it refuses.
-    fn resized(&mut self, bytes: usize) -> Option<NonNull<Waiting>> {
+    fn resized(&mut self, bytes: usize) -> Option<NonNull<FreeBlock>> {
         let class = self.nearest(bytes)?;
         let block = self.reuse(class, bytes_of(class))?;
         self.released[class] = self.released[class].saturating_add(1);

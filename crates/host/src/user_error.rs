@@ -110,13 +110,13 @@ pub trait UserError: Error {
 #[derive(Debug)]
 pub struct ErrorPage {
     code: ExitCode,
-    what: What,
+    what: PageContents,
     /// The file that is wrong, and the line in it, where that is known.
     place: Option<(String, Option<u64>)>,
 }
 
 #[derive(Debug)]
-enum What {
+enum PageContents {
     /// One problem: `error: ...`, below it what is known, and what to do.
     Block { text: String, help: Option<String> },
     /// The problems of an experiment, each drawn on its file.
@@ -127,7 +127,7 @@ impl ErrorPage {
     /// A page of this text: `error: ...`, with lines `  why: ...` and `  do: ...` below.
     pub fn new(code: ExitCode, page: impl AsRef<str>) -> Self {
         let text = escape(page.as_ref()).into_owned();
-        Self { code, what: What::Block { text, help: None }, place: None }
+        Self { code, what: PageContents::Block { text, help: None }, place: None }
     }
 
     /// The page of something that is refused: `error: ...`, with a remedy.
@@ -137,7 +137,7 @@ impl ErrorPage {
 
     /// The problems of an experiment; each shows its line.
     pub fn of_problems(code: ExitCode, problems: Problems) -> Self {
-        Self { code, what: What::Problems(problems), place: None }
+        Self { code, what: PageContents::Problems(problems), place: None }
     }
 
     /// The page of an error without an exit code of its own, with its causes.
@@ -148,7 +148,7 @@ impl ErrorPage {
     /// The same page with this remedy.
     #[must_use]
     pub fn help(mut self, remedy: impl AsRef<str>) -> Self {
-        if let What::Block { help, .. } = &mut self.what {
+        if let PageContents::Block { help, .. } = &mut self.what {
             *help = Some(escape(remedy.as_ref()).into_owned());
         }
         self
@@ -169,17 +169,19 @@ impl ErrorPage {
         /// Columns of the page.
         const WIDTH: usize = 80;
         match &self.what {
-            What::Block { text, help: None } => text.into(),
-            What::Block { text, help: Some(help) } => format!("{text}\n  do: {help}").into(),
-            What::Problems(problems) => problems.page(in_color, WIDTH).into(),
+            PageContents::Block { text, help: None } => text.into(),
+            PageContents::Block { text, help: Some(help) } => {
+                format!("{text}\n  do: {help}").into()
+            }
+            PageContents::Problems(problems) => problems.page(in_color, WIDTH).into(),
         }
     }
 
     /// For `--json`: an object for each thing that is wrong.
     pub fn objects(&self) -> Vec<Value> {
         match &self.what {
-            What::Block { .. } => vec![self.object(&self.page())],
-            What::Problems(problems) => {
+            PageContents::Block { .. } => vec![self.object(&self.page())],
+            PageContents::Problems(problems) => {
                 problems.iter().map(|problem| of_problem(problem, self.code)).collect()
             }
         }

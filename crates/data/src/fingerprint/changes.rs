@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fingerprint, Mark, Part};
+use super::{FileMark, Fingerprint, Part};
 use crate::terminal::counted;
 
 /// Classes that are named.
@@ -74,15 +74,16 @@ fn part(now: &Part, then: &Part) -> String {
 }
 
 /// "3 files are missing, e.g. `dog/12.jpg`"
-fn files(now: &[Mark], then: &[Mark]) -> Vec<String> {
-    let by_path = |marks: &[Mark]| -> BTreeMap<String, Mark> {
+fn files(now: &[FileMark], then: &[FileMark]) -> Vec<String> {
+    let by_path = |marks: &[FileMark]| -> BTreeMap<String, FileMark> {
         marks.iter().map(|mark| (mark.path.clone(), mark.clone())).collect()
     };
     let now = by_path(now);
     let then = by_path(then);
-    let missing: Vec<&Mark> = then.values().filter(|mark| !now.contains_key(&mark.path)).collect();
-    let new: Vec<&Mark> = now.values().filter(|mark| !then.contains_key(&mark.path)).collect();
-    let changed: Vec<(&Mark, &Mark)> = now
+    let missing: Vec<&FileMark> =
+        then.values().filter(|mark| !now.contains_key(&mark.path)).collect();
+    let new: Vec<&FileMark> = now.values().filter(|mark| !then.contains_key(&mark.path)).collect();
+    let changed: Vec<(&FileMark, &FileMark)> = now
         .values()
         .filter_map(|mark| Some((mark, then.get(&mark.path)?)))
         .filter(|(now, then)| now.differs(then))
@@ -104,7 +105,7 @@ fn files(now: &[Mark], then: &[Mark]) -> Vec<String> {
     said
 }
 
-impl Mark {
+impl FileMark {
     /// Contents differ only where they were looked at both times.
     fn differs(&self, then: &Self) -> bool {
         let now = (self.bytes, &self.blake3);
@@ -114,7 +115,7 @@ impl Mark {
 }
 
 /// "`train.csv` has 900 bytes, had 1000"
-fn change(now: &Mark, then: &Mark) -> String {
+fn change(now: &FileMark, then: &FileMark) -> String {
     let path = &now.path;
     match (now.bytes, then.bytes) {
         (Some(now), Some(then)) if now != then => format!("`{path}` has {now} bytes, had {then}"),

@@ -93,10 +93,10 @@ pub(crate) fn decode(
     }
     let (image, orientation) = decode_whole(&bytes, format)?;
     let pixels = match (dtype, image) {
-        (PixelDtype::Uint8, Whole::Inks(pixels)) => pixels,
-        (PixelDtype::Uint8, Whole::Image(image)) => to_rgb(image),
-        (PixelDtype::Uint16, Whole::Image(image)) => to_uint16(image),
-        (PixelDtype::Uint16, Whole::Inks(pixels)) => spread(Decoded::whole(pixels)).pixels,
+        (PixelDtype::Uint8, FullImage::Inks(pixels)) => pixels,
+        (PixelDtype::Uint8, FullImage::Image(image)) => to_rgb(image),
+        (PixelDtype::Uint16, FullImage::Image(image)) => to_uint16(image),
+        (PixelDtype::Uint16, FullImage::Inks(pixels)) => spread(Decoded::whole(pixels)).pixels,
     };
     // Pillow turns a TIFF itself.
     let is_applied = exif == Exif::Apply || format == ImageFormat::Tiff;
@@ -105,7 +105,7 @@ pub(crate) fn decode(
 }
 
 /// An image that was decoded as a whole.
-enum Whole {
+enum FullImage {
     Image(DynamicImage),
     /// RGB of inks, as Pillow rounds it.
     Inks(Pixels),
@@ -156,8 +156,8 @@ fn decode_jpeg(
     }
     if !header.is_common() {
         return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {
-            Whole::Image(image) => Ok(Decoded::whole(to_rgb(image))),
-            Whole::Inks(pixels) => Ok(Decoded::whole(pixels)),
+            FullImage::Image(image) => Ok(Decoded::whole(to_rgb(image))),
+            FullImage::Inks(pixels) => Ok(Decoded::whole(pixels)),
         };
     }
     check(3)?;
@@ -165,7 +165,7 @@ fn decode_jpeg(
 }
 
 /// The image, and how it lies.
-fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation), Unreadable> {
+fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(FullImage, Orientation), Unreadable> {
     let needed = if format == ImageFormat::Png { without_profile(bytes) } else { bytes.into() };
     let mut reader = ImageReader::with_format(Cursor::new(&*needed), format);
     let mut limits = Limits::default();
@@ -177,7 +177,7 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation
     let orientation = Orientation::of_decoder(&mut decoder);
     let inks = [ExtendedColorType::Cmyk8, ExtendedColorType::Cmyk16];
     if format == ImageFormat::Tiff && inks.contains(&decoder.original_color_type()) {
-        return Ok((Whole::Inks(caught(|| decode_inks(bytes))?), orientation));
+        return Ok((FullImage::Inks(caught(|| decode_inks(bytes))?), orientation));
     }
     let image = || DynamicImage::from_decoder(decoder).map_err(|error| reason(&error));
     let image = caught(image)?;
@@ -186,7 +186,7 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation
         DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
         other => other,
     };
-    Ok((Whole::Image(image), orientation))
+    Ok((FullImage::Image(image), orientation))
 }
 
 /// A TIFF of cyan, magenta, yellow and black, of whose 16 bits the high byte counts.

@@ -74,7 +74,7 @@ pub(crate) struct Scan {
 /// Links are followed; a link to a folder above itself is not descended into again. Only regular
 /// files count, and links that lead nowhere (their samples fail by name when they are loaded).
 pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
-    let mut seen = Scanned::default();
+    let mut seen = ScanCounts::default();
     let names = class_names(root, what, &mut seen)?;
     if names.is_empty() {
         return Err(Error::NoClasses { path: root.to_owned() });
@@ -84,13 +84,13 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
         list_class(&root.join(name), label as u32, &mut files, &mut seen)?;
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    let Scanned { folders, links, left_out } = seen;
+    let ScanCounts { folders, links, left_out } = seen;
     Ok(Scan { listing: Listing { classes, files, left_out }, folders, links })
 }
 
 /// Counts of a scan.
 #[derive(Default)]
-struct Scanned {
+struct ScanCounts {
     folders: Vec<(PathBuf, Metadata)>,
     links: Vec<(PathBuf, Option<Metadata>)>,
     left_out: LeftOut,
@@ -131,7 +131,7 @@ pub(crate) fn label_as(
 fn class_names(
     root: &Path,
     what: &'static str,
-    seen: &mut Scanned,
+    seen: &mut ScanCounts,
 ) -> Result<Vec<OsString>, Error> {
     let unusable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
@@ -148,8 +148,7 @@ fn class_names(
     for entry in entries {
         let entry = entry.map_err(listing_failed(root))?;
         // What is no folder here would be a class if it became one, whatever it is called.
-        if !is_hidden(&entry.file_name()) && kind(&entry, Called::Otherwise, seen)? == Kind::Folder
-        {
+        if !is_hidden(&entry.file_name()) && kind(&entry, NameKind::Other, seen)? == Kind::Folder {
             names.push(entry.file_name());
         }
     }
@@ -163,7 +162,12 @@ struct Folder {
     images: Vec<OsString>,
 }
 
-fn list_class(root: &Path, label: u32, files: &mut Paths, seen: &mut Scanned) -> Result<(), Error> {
+fn list_class(
+    root: &Path,
+    label: u32,
+    files: &mut Paths,
+    seen: &mut ScanCounts,
+) -> Result<(), Error> {
     let mut folders = Vec::new();
     walk(root.to_owned(), &mut Vec::new(), &mut folders, seen)?;
     folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -180,7 +184,7 @@ fn walk(
     path: PathBuf,
     above: &mut Vec<(u64, u64)>,
     out: &mut Vec<Folder>,
-    seen: &mut Scanned,
+    seen: &mut ScanCounts,
 ) -> Result<(), Error> {
     let meta = fs::metadata(&path).map_err(listing_failed(&path))?;
     let identity = (meta.dev(), meta.ino());
@@ -199,7 +203,7 @@ fn walk(
             seen.left_out.hidden += u64::from(is_image);
             continue;
         }
-        let called = if is_image { Called::LikeImage } else { Called::Otherwise };
+        let called = if is_image { NameKind::Image } else { NameKind::Other };
         match kind(&entry, called, seen)? {
             Kind::Folder => below.push(entry.path()),
             Kind::File if is_image => images.push(name),
@@ -225,19 +229,19 @@ enum Kind {
 /// Classification of an entry by its name alone. An entry named like an image is listed, unless it
 /// is a folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Called {
-    LikeImage,
-    Otherwise,
+enum NameKind {
+    Image,
+    Other,
 }
 
 /// The kind of an entry, links followed. Costs a system call for links only.
-fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Scanned) -> Result<Kind, Error> {
+fn kind(entry: &fs::DirEntry, called: NameKind, seen: &mut ScanCounts) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
     if file_type.is_symlink() {
         let target = fs::metadata(&path).ok();
         let leads_to = target.as_ref().map(Metadata::file_type);
-        if called == Called::Otherwise && leads_to.is_none_or(|target| !target.is_dir()) {
+        if called == NameKind::Other && leads_to.is_none_or(|target| !target.is_dir()) {
             seen.links.push((path, target));
         }
         match leads_to {

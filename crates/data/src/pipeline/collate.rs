@@ -133,7 +133,7 @@ fn probabilities(target: &Target, classes: usize) -> Result<Vec<f32>, Error> {
 }
 
 /// The loaded sample.
-struct Found {
+struct LoadedSample {
     /// The appended sample and its target; `None` if it was left out.
     sample: Option<(u32, Target)>,
     /// The problem with the requested sample.
@@ -148,12 +148,12 @@ fn load_or_replace(
     values: &mut Vec<f32>,
     epoch: Option<u64>,
     settings: &Settings,
-) -> Result<Found, Error> {
+) -> Result<LoadedSample, Error> {
     let index = sample as usize;
     let place = u64::from(copy) << 32 | u64::from(sample);
     let key = epoch.map(|epoch| augmentation_key(settings.seed, epoch, place));
     let source = match load_caught(dataset, index, key, values) {
-        Ok(target) => return Ok(Found { sample: Some((sample, target)), warning: None }),
+        Ok(target) => return Ok(LoadedSample { sample: Some((sample, target)), warning: None }),
         Err(source) => source,
     };
     if settings.on_bad_sample == OnBadSample::Error {
@@ -163,11 +163,11 @@ fn load_or_replace(
     let unreadable = |problem| Some(Unreadable { sample, problem });
     if epoch.is_none() {
         // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
-        return Ok(Found { sample: None, warning: unreadable(problem) });
+        return Ok(LoadedSample { sample: None, warning: unreadable(problem) });
     }
     let (used, target) = substitute(dataset, index, source, key, values)?;
     let warning = unreadable(format!("{problem}; used sample {used} instead"));
-    Ok(Found { sample: Some((used, target)), warning })
+    Ok(LoadedSample { sample: Some((used, target)), warning })
 }
 
 /// The next readable sample after `bad` in the data set, from the start again after its end.

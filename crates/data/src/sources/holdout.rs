@@ -15,8 +15,8 @@ pub(crate) struct Parts<T> {
 }
 
 /// Samples of which some can be held back.
-pub(crate) trait Divisible: Default {
-    fn units(&self) -> Units;
+pub(crate) trait Splittable: Default {
+    fn units(&self) -> SplitUnits;
 
     /// Those at these places, which ascend.
     fn only(&self, places: &[usize]) -> Self;
@@ -24,7 +24,7 @@ pub(crate) trait Divisible: Default {
 
 /// Smallest units that a split keeps together.
 #[derive(Debug)]
-pub(crate) enum Units {
+pub(crate) enum SplitUnits {
     /// Each sample, by its class, so that all parts have its share.
     Samples(Vec<u32>),
     /// All samples of a group; the number of each sample's.
@@ -47,7 +47,7 @@ impl<T> Parts<T> {
     }
 }
 
-impl<T: Divisible> Parts<T> {
+impl<T: Splittable> Parts<T> {
     /// Holds back of the training samples what `split` says. Where they validate, the part that did
     /// so before is to test on, if there is one and nothing else to test on.
     pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
@@ -55,8 +55,8 @@ impl<T: Divisible> Parts<T> {
             return Ok(self);
         }
         let dealt = match self.train.units() {
-            Units::Samples(labels) => split.deal(&labels)?,
-            Units::Groups(of) => {
+            SplitUnits::Samples(labels) => split.deal(&labels)?,
+            SplitUnits::Groups(of) => {
                 let n = of.iter().max().map_or(0, |&group| group as usize + 1);
                 let dealt = split.deal(&vec![0; n])?;
                 of.iter().map(|&group| dealt[group as usize]).collect()
@@ -77,7 +77,7 @@ impl<T: Divisible> Parts<T> {
     }
 }
 
-impl Units {
+impl SplitUnits {
     fn is_empty(&self) -> bool {
         match self {
             Self::Samples(of) | Self::Groups(of) => of.is_empty(),
@@ -96,9 +96,9 @@ pub(crate) fn numbered(groups: &[String]) -> Option<Vec<u32>> {
 }
 
 /// The class of each sample.
-impl Divisible for Vec<u32> {
-    fn units(&self) -> Units {
-        Units::Samples(self.clone())
+impl Splittable for Vec<u32> {
+    fn units(&self) -> SplitUnits {
+        SplitUnits::Samples(self.clone())
     }
 
     fn only(&self, places: &[usize]) -> Self {
@@ -106,13 +106,13 @@ impl Divisible for Vec<u32> {
     }
 }
 
-/// Places of samples that have no classes.
+/// Indices of samples that have no classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places(pub(crate) Vec<u32>);
+pub(crate) struct SampleIndices(pub(crate) Vec<u32>);
 
-impl Divisible for Places {
-    fn units(&self) -> Units {
-        Units::Samples(vec![0; self.0.len()])
+impl Splittable for SampleIndices {
+    fn units(&self) -> SplitUnits {
+        SplitUnits::Samples(vec![0; self.0.len()])
     }
 
     fn only(&self, places: &[usize]) -> Self {
@@ -121,9 +121,9 @@ impl Divisible for Places {
 }
 
 /// Files, by their labels.
-impl Divisible for Paths {
-    fn units(&self) -> Units {
-        Units::Samples(self.labels())
+impl Splittable for Paths {
+    fn units(&self) -> SplitUnits {
+        SplitUnits::Samples(self.labels())
     }
 
     fn only(&self, places: &[usize]) -> Self {
@@ -159,9 +159,9 @@ mod tests {
     #[derive(Default)]
     struct Grouped(Vec<u32>);
 
-    impl Divisible for Grouped {
-        fn units(&self) -> Units {
-            Units::Groups(self.0.clone())
+    impl Splittable for Grouped {
+        fn units(&self) -> SplitUnits {
+            SplitUnits::Groups(self.0.clone())
         }
 
         fn only(&self, places: &[usize]) -> Self {

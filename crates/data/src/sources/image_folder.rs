@@ -93,7 +93,7 @@ impl ImageFolder {
     }
 
     /// Lists all folders; also what is to be said of classes without images.
-    fn list(&self) -> Result<Listed<'_>, Error> {
+    fn list(&self) -> Result<Listings<'_>, Error> {
         let mut notes = Vec::new();
         let cache = ListingCache::of_user();
         let mut listed: Vec<(Part, &Path, Listing)> = Vec::new();
@@ -116,7 +116,7 @@ impl ImageFolder {
     }
 
     /// The images of all parts, and the classes.
-    fn parts(&self, split: &SplitPlan) -> Result<Found, Error> {
+    fn parts(&self, split: &SplitPlan) -> Result<FolderParts, Error> {
         let mut parts = Parts::<Paths>::default();
         let (listed, mut notes) = self.list()?;
         let mut all_classes = Vec::new();
@@ -130,7 +130,7 @@ impl ImageFolder {
         notes.dedup();
         let unusable = |what| Error::Format { path: self.train_dir.clone(), what };
         let parts = parts.held_back(split).map_err(unusable)?;
-        Ok(Found { parts, classes: all_classes, notes })
+        Ok(FolderParts { parts, classes: all_classes, notes })
     }
 
     fn line(&self) -> String {
@@ -141,7 +141,7 @@ impl ImageFolder {
 }
 
 /// The listing of each folder, and what is to be said of them.
-type Listed<'a> = (Vec<(Part, &'a Path, Listing)>, Vec<String>);
+type Listings<'a> = (Vec<(Part, &'a Path, Listing)>, Vec<String>);
 
 /// Classes named in a message.
 const MAX_NAMED_CLASSES: usize = 5;
@@ -161,7 +161,7 @@ fn note_of_empty(root: &Path, classes: &[String]) -> Option<String> {
 
 /// The images of all parts.
 #[derive(Debug)]
-struct Found {
+struct FolderParts {
     parts: Parts<Paths>,
     classes: Vec<String>,
     notes: Vec<String>,
@@ -169,7 +169,7 @@ struct Found {
 
 impl DataSource for ImageFolder {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let Found { parts, classes, .. } = self.parts(&reading.asked.split)?;
+        let FolderParts { parts, classes, .. } = self.parts(&reading.asked.split)?;
         let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
             let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             Ok(Arc::new(files))
@@ -184,7 +184,7 @@ impl DataSource for ImageFolder {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let Found { parts, classes, mut notes } = self.parts(&asked.split)?;
+        let FolderParts { parts, classes, mut notes } = self.parts(&asked.split)?;
         notes.extend(note_of_bits(&parts.train, self.pixel_dtype));
         let (turned, lying) = turned_photos(parts.each(), self.exif);
         notes.extend(lying);

@@ -15,7 +15,7 @@ use crate::inputs::{Inputs, Predicting, Unit};
 use crate::listing::paths::Paths;
 use crate::plan::{Part, PixelDtype, SplitPlan, Targets};
 use crate::rng::Key;
-use crate::sources::holdout::{Divisible, Parts, Units, numbered};
+use crate::sources::holdout::{Parts, SplitUnits, Splittable, numbered};
 use crate::sources::image_folder::{
     ImageFiles, image_inputs, note_of_bits, preprocessing_of, turned_photos,
 };
@@ -128,7 +128,7 @@ impl DataSource for ImageTable {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let Parts { train, val, test } = self.parts(&reading.asked.split)?;
         let classes = self.classes(&train);
-        let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
+        let part = |listed: ImageRows, list| -> Result<Arc<dyn Dataset>, Error> {
             let (files, answers) = listed.labelled(&classes, self.class_column.is_some())?;
             let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             let shape = [self.columns().len()];
@@ -217,7 +217,7 @@ impl DataSource for ImageTable {
 
 /// The rows of a table.
 #[derive(Default)]
-struct Listed {
+struct ImageRows {
     path: PathBuf,
     files: Paths,
     /// Line on which each row begins.
@@ -234,11 +234,11 @@ struct Listed {
     notes: Vec<String>,
 }
 
-impl Divisible for Listed {
-    fn units(&self) -> Units {
+impl Splittable for ImageRows {
+    fn units(&self) -> SplitUnits {
         match numbered(&self.groups) {
-            Some(groups) => Units::Groups(groups),
-            None if !self.classes.is_empty() => Units::Samples(labelled(&self.classes)),
+            Some(groups) => SplitUnits::Groups(groups),
+            None if !self.classes.is_empty() => SplitUnits::Samples(labelled(&self.classes)),
             None => self.files.units(),
         }
     }
@@ -259,7 +259,7 @@ impl Divisible for Listed {
     }
 }
 
-impl Listed {
+impl ImageRows {
     /// Training rows that have a label.
     fn having(&self, class: usize) -> u64 {
         let column = self.answers.iter().skip(class).step_by(self.columns);
@@ -311,7 +311,7 @@ impl ImageTable {
     }
 
     /// Names of the classes, which are those of the training rows where each has one.
-    fn classes(&self, train: &Listed) -> Vec<String> {
+    fn classes(&self, train: &ImageRows) -> Vec<String> {
         if self.class_column.is_some() {
             sorted_classes(&train.classes)
         } else {
@@ -320,7 +320,7 @@ impl ImageTable {
     }
 
     /// Targets that are the same for all images, in words.
-    fn constants(&self, train: &Listed) -> Vec<String> {
+    fn constants(&self, train: &ImageRows) -> Vec<String> {
         let n = train.files.len();
         let constant = |(at, name): (usize, &String)| {
             let first = *train.answers.get(at)?;
@@ -351,8 +351,8 @@ impl ImageTable {
         [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
     }
 
-    fn parts(&self, split: &SplitPlan) -> Result<Parts<Listed>, Error> {
-        let mut parts = Parts::<Listed>::default();
+    fn parts(&self, split: &SplitPlan) -> Result<Parts<ImageRows>, Error> {
+        let mut parts = Parts::<ImageRows>::default();
         for (part, path, what) in self.tables() {
             parts.put(part, self.read_one(path, what)?);
         }
@@ -360,7 +360,7 @@ impl ImageTable {
         parts.held_back(split).map_err(unusable)
     }
 
-    fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
+    fn read_one(&self, path: &Path, what: &'static str) -> Result<ImageRows, Error> {
         let bytes = read::table(what, path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
         check_unique(&header).map_err(|bad| cell(path, 1, bad))?;
@@ -382,7 +382,8 @@ impl ImageTable {
         let n_answers = if self.class_column.is_some() { 0 } else { columns.len() };
         let path = path.to_owned();
         let mut unlabelled = 0;
-        let mut listed = Listed { path: path.clone(), columns: n_answers, ..Listed::default() };
+        let mut listed =
+            ImageRows { path: path.clone(), columns: n_answers, ..ImageRows::default() };
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
             check_width(record.len(), &header, RAGGED).map_err(|bad| cell(&path, line, bad))?;
@@ -427,7 +428,7 @@ impl ImageTable {
     /// Appends a row, whose file must be there.
     fn push(
         &self,
-        listed: &mut Listed,
+        listed: &mut ImageRows,
         record: &::csv::StringRecord,
         image: usize,
         columns: &[usize],

@@ -17,7 +17,7 @@ use crate::error::{Error, SampleError};
 use crate::inputs::{self, Answers, Inputs, Item, Items, Predicting};
 use crate::plan::SplitPlan;
 use crate::rng::Key;
-use crate::sources::holdout::{Divisible, Parts, Units};
+use crate::sources::holdout::{Parts, SplitUnits, Splittable};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, take_buffer};
 use crate::units::Bytes;
@@ -49,9 +49,9 @@ impl Mnist {
     fn parts(
         &self,
         split: &SplitPlan,
-        read: fn(&Path, &'static str) -> Result<Whole, Error>,
-    ) -> Result<Parts<Chosen>, Error> {
-        let all = |name| read(&self.dir, name).map(Chosen::all);
+        read: fn(&Path, &'static str) -> Result<IdxPair, Error>,
+    ) -> Result<Parts<Selection>, Error> {
+        let all = |name| read(&self.dir, name).map(Selection::all);
         let train = all("train")?;
         let val = all("t10k")?;
         if train.whole.size != val.whole.size {
@@ -67,7 +67,7 @@ impl Mnist {
 
 impl DataSource for Mnist {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let parts = self.parts(&reading.asked.split, Whole::read)?;
+        let parts = self.parts(&reading.asked.split, IdxPair::read)?;
         let classes = parts.classes();
         let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
             Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
@@ -82,7 +82,7 @@ impl DataSource for Mnist {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let parts = self.parts(&asked.split, Whole::count)?;
+        let parts = self.parts(&asked.split, IdxPair::count)?;
         let classes = parts.classes();
         let mut class_counts = vec![0; classes.len()];
         parts.train.labels().for_each(|label| class_counts[usize::from(label)] += 1);
@@ -119,7 +119,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.contains("images") && name.contains("idx3")
     };
-    let mut whole = Whole { name: "input", ..Whole::default() };
+    let mut whole = IdxPair { name: "input", ..IdxPair::default() };
     let mut items = Vec::new();
     let inputs::InputFiles { files, notes } =
         inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)?;
@@ -142,7 +142,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
         whole.labels.resize(first + dims[0], 0);
     }
     let list = &asked.plan.val_transforms;
-    let samples = Arc::new(Digits::new(Chosen::all(whole), list, asked.transforms)?);
+    let samples = Arc::new(Digits::new(Selection::all(whole), list, asked.transforms)?);
     let items = Items::Listed(items);
     let answers = Answers::OfLoss(Vec::new());
     Ok(Inputs { samples, items, answers, notes })
@@ -150,7 +150,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
 
 /// A pair of files, with their bytes in memory.
 #[derive(Debug, Default)]
-struct Whole {
+struct IdxPair {
     /// Prefix of the files' names.
     name: &'static str,
     /// (height, width)
@@ -160,7 +160,7 @@ struct Whole {
     pixels: Vec<u8>,
 }
 
-impl Whole {
+impl IdxPair {
     fn read(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let (dims, pixels) = read_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, pixels)
@@ -182,13 +182,13 @@ impl Whole {
 
 /// Some images of a pair of files.
 #[derive(Clone, Debug, Default)]
-struct Chosen {
-    whole: Arc<Whole>,
+struct Selection {
+    whole: Arc<IdxPair>,
     places: Vec<u32>,
 }
 
-impl Chosen {
-    fn all(whole: Whole) -> Self {
+impl Selection {
+    fn all(whole: IdxPair) -> Self {
         Self { places: (0..whole.labels.len() as u32).collect(), whole: Arc::new(whole) }
     }
 
@@ -197,9 +197,9 @@ impl Chosen {
     }
 }
 
-impl Divisible for Chosen {
-    fn units(&self) -> Units {
-        Units::Samples(self.labels().map(u32::from).collect())
+impl Splittable for Selection {
+    fn units(&self) -> SplitUnits {
+        SplitUnits::Samples(self.labels().map(u32::from).collect())
     }
 
     fn only(&self, places: &[usize]) -> Self {
@@ -208,11 +208,11 @@ impl Divisible for Chosen {
     }
 }
 
-impl Parts<Chosen> {
+impl Parts<Selection> {
     /// "0" to the largest label.
     fn classes(&self) -> Vec<String> {
         let all = [&self.train, &self.val].into_iter().chain(&self.test);
-        let largest = all.flat_map(Chosen::labels).max().unwrap_or(0);
+        let largest = all.flat_map(Selection::labels).max().unwrap_or(0);
         (0..=largest).map(|label| label.to_string()).collect()
     }
 }
@@ -220,12 +220,12 @@ impl Parts<Chosen> {
 /// One split.
 #[derive(Debug)]
 struct Digits {
-    chosen: Chosen,
+    chosen: Selection,
     pipeline: Pipeline,
 }
 
 impl Digits {
-    fn new(chosen: Chosen, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
+    fn new(chosen: Selection, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
         let (height, width) = chosen.whole.size;
         let all = Images::new(1, Some((height as u32, width as u32)));
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
@@ -460,7 +460,7 @@ mod tests {
     }
 
     fn digits(dir: &Path, name: &'static str) -> Digits {
-        let all = Chosen::all(Whole::read(dir, name).unwrap());
+        let all = Selection::all(IdxPair::read(dir, name).unwrap());
         Digits::new(all, &[], &Transforms::default()).unwrap()
     }
 
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!((found.n_train, found.n_val, found.n_test), (2, 1, 1));
         assert_eq!(found.class_counts.iter().sum::<u64>(), 2);
         let data = Mnist { dir: dir.path().to_owned() };
-        let parts = data.parts(&split, Whole::read).unwrap();
+        let parts = data.parts(&split, IdxPair::read).unwrap();
         let val = Digits::new(parts.val, &[], &Transforms::default()).unwrap();
         let place = val.place(0);
         assert_eq!(val.name(0), format!("image {place} of `train-images`"));

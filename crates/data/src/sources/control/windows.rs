@@ -22,7 +22,7 @@ use crate::sources::control::episodes::{Episodes, TrajectoryReader};
 use crate::sources::control::npz::Npz;
 use crate::sources::control::parquet::Parquet;
 use crate::sources::control::pixel_stats;
-use crate::sources::holdout::{Parts, Places};
+use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::source::{Reading, Survey};
 use crate::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 use crate::units::Bytes;
@@ -119,7 +119,7 @@ pub(crate) fn survey(
 fn pixels(
     from: &Behaviour,
     episodes: &Episodes,
-    Places(train): &Places,
+    SampleIndices(train): &SampleIndices,
     cameras: &Cameras,
 ) -> Option<PixelStats> {
     let ([channels, ..], seen) = (cameras.shape, &episodes.cameras);
@@ -228,7 +228,7 @@ fn cut(
     from: &Behaviour,
     episodes: Episodes,
     chunk: Chunk,
-    parts: &Parts<Places>,
+    parts: &Parts<SampleIndices>,
     ranges: &Ranges,
     [train_sight, val_sight]: [Option<Arc<CameraTransform>>; 2],
 ) -> Result<Splits, Error> {
@@ -244,7 +244,7 @@ fn cut(
     });
     let windows = |part: &'static str,
                    sight: Option<Arc<CameraTransform>>,
-                   of: &Places|
+                   of: &SampleIndices|
      -> Result<Arc<dyn Dataset>, Error> {
         let windows = Windows::new(from, &episodes, chunk, of).seen_by(sight);
         if windows.places.is_empty() {
@@ -269,7 +269,7 @@ fn parts(
     episodes: &Episodes,
     chunk: Chunk,
     split: &SplitPlan,
-) -> Result<Parts<Places>, Error> {
+) -> Result<Parts<SampleIndices>, Error> {
     let n = episodes.ends.len();
     let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
     let held = if split.holds_val() { 0 } else { held };
@@ -280,7 +280,7 @@ fn parts(
         );
         unusable(from, what)
     })?;
-    let places = |range: Range<usize>| Places(range.map(|place| place as u32).collect());
+    let places = |range: Range<usize>| SampleIndices(range.map(|place| place as u32).collect());
     let own = Parts { train: places(0..n_train), val: places(n_train..n), test: None };
     own.held_back(split).map_err(|what| unusable(from, what))
 }
@@ -300,7 +300,7 @@ fn fit(ranges: &Ranges, episodes: &Episodes) -> bool {
 }
 
 /// The ranges in some episodes.
-fn measured(episodes: &Episodes, of: &Places) -> Ranges {
+fn measured(episodes: &Episodes, of: &SampleIndices) -> Ranges {
     Ranges {
         observations: ranges(&episodes.observations, episodes, of),
         actions: ranges(&episodes.actions, episodes, of),
@@ -308,7 +308,11 @@ fn measured(episodes: &Episodes, of: &Places) -> Ranges {
 }
 
 /// Least and largest value of each column in some episodes.
-fn ranges(rows: &[Vec<f32>], episodes: &Episodes, Places(of): &Places) -> Vec<[f32; 2]> {
+fn ranges(
+    rows: &[Vec<f32>],
+    episodes: &Episodes,
+    SampleIndices(of): &SampleIndices,
+) -> Vec<[f32; 2]> {
     let columns = rows.first().map_or(0, Vec::len);
     let steps: Vec<Range<usize>> = episodes.steps().collect();
     let range = |column: usize| {
@@ -333,7 +337,12 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(from: &Behaviour, episodes: &Arc<Episodes>, chunk: Chunk, Places(of): &Places) -> Self {
+    fn new(
+        from: &Behaviour,
+        episodes: &Arc<Episodes>,
+        chunk: Chunk,
+        SampleIndices(of): &SampleIndices,
+    ) -> Self {
         let before = chunk.n_obs_steps - 1;
         let after = chunk.n_action_steps - 1;
         let steps: Vec<Range<usize>> = episodes.steps().collect();

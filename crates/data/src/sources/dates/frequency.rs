@@ -208,7 +208,7 @@ fn grids(dates: &[Date]) -> Vec<Grid> {
     let first = dates[0].local;
     let last = dates[dates.len() - 1].local;
     let latest = dates.iter().map(|date| date.local.day()).max().unwrap_or(1);
-    let nth = Nth::of(first);
+    let nth = NthWeekday::of(first);
     let month_days = [
         MonthDay::First,
         MonthDay::FirstBusinessDay,
@@ -261,12 +261,12 @@ fn opening_hours(dates: &[Date]) -> Option<Grid> {
 }
 
 /// A weekday's number within its month, from 1.
-struct Nth {
+struct NthWeekday {
     weekday: i8,
     nth: i8,
 }
 
-impl Nth {
+impl NthWeekday {
     fn of(date: DateTime) -> Self {
         Self { weekday: date.weekday().to_monday_zero_offset(), nth: (date.day() - 1) / 7 + 1 }
     }

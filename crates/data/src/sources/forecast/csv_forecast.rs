@@ -115,7 +115,7 @@ impl CsvForecast {
         }
     }
 
-    fn dates<'a>(&'a self, stored: &'a Stored) -> DateOptions<'a> {
+    fn dates<'a>(&'a self, stored: &'a SurveyResults) -> DateOptions<'a> {
         let calendar = self.calendar;
         let check = self.check_dates;
         let form = stored.date_form.as_ref();
@@ -130,12 +130,12 @@ impl DataSource for CsvForecast {
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        read(self, &Stored::of(reading.found)).map(|read| read.splits)
+        read(self, &SurveyResults::of(reading.found)).map(|read| read.splits)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let stored = asked.found.map(Stored::of).unwrap_or_default();
-        let Read { splits, notes, target_columns, stored } = read(self, &stored)?;
+        let stored = asked.found.map(SurveyResults::of).unwrap_or_default();
+        let CutTable { splits, notes, target_columns, stored } = read(self, &stored)?;
         let found = Survey::of(&splits);
         let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
         let row = splits.train.shape()[1];
@@ -159,13 +159,13 @@ impl DataSource for CsvForecast {
     }
 
     fn target_scales(&self, found: &Options) -> Vec<(f64, f64)> {
-        Stored::of(found).scales.unwrap_or_default()
+        SurveyResults::of(found).scales.unwrap_or_default()
     }
 
     /// The series in their order, with means and deviations of the training rows; behind them are
     /// the features of each date.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        let stored = Stored::of(found);
+        let stored = SurveyResults::of(found);
         let dates = DateOptions { check: false, ..self.dates(&stored) };
         let mut table = Table::read(&self.file, &dates)?;
         let rows = rows(self.split, table.rows()).map_err(|what| format(self, what))?;
@@ -189,7 +189,7 @@ impl DataSource for CsvForecast {
 /// Results of the survey that a run stores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Stored {
+struct SurveyResults {
     /// Mean and deviation that standardise each series.
     #[serde(skip_serializing_if = "Option::is_none")]
     scales: Option<Vec<Scale>>,
@@ -206,7 +206,7 @@ struct Stored {
     naive_errors: Option<Vec<f64>>,
 }
 
-impl Stored {
+impl SurveyResults {
     fn of(found: &Options) -> Self {
         serde_json::to_value(found)
             .ok()
@@ -222,7 +222,7 @@ impl Stored {
 
 impl CsvForecast {
     /// "load.csv, 96 steps -> 24, frequency `h`, season 24"
-    fn line(&self, stored: &Stored) -> String {
+    fn line(&self, stored: &SurveyResults) -> String {
         let file = self.file.display();
         let past = self.seq_len;
         let future = self.pred_len;
@@ -235,7 +235,11 @@ impl CsvForecast {
     }
 
     /// The dates of what follows a table, and what is to be said about them.
-    fn dates_after(&self, dates: &Dates, stored: &Stored) -> (Vec<Option<String>>, Option<String>) {
+    fn dates_after(
+        &self,
+        dates: &Dates,
+        stored: &SurveyResults,
+    ) -> (Vec<Option<String>>, Option<String>) {
         let none = || vec![None; self.pred_len];
         let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
         let of_run = stored.frequency.as_ref();
@@ -262,7 +266,7 @@ impl CsvForecast {
     }
 
     /// Describes gaps among the rows that a forecast is made from.
-    fn gaps_before(&self, dates: &Dates, stored: &Stored) -> Option<String> {
+    fn gaps_before(&self, dates: &Dates, stored: &SurveyResults) -> Option<String> {
         let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
         let known = given.or(stored.frequency.as_ref()).cloned();
         let frequency = known.or_else(|| dates.frequency()).filter(|_| self.check_dates)?;
@@ -278,7 +282,7 @@ const UNSEEN: &str = "the run was trained without dates, so the model does not s
 /// The last rows of each table, after which comes what is to be forecast.
 fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Error> {
     let names: Vec<&String> = asked.plan.target_columns.iter().map(|column| &column.name).collect();
-    let stored = Stored::of(&asked.plan.source.found);
+    let stored = SurveyResults::of(&asked.plan.source.found);
     let scales = match &stored.scales {
         Some(scales) => scales.clone(),
         // A run of before they were kept has its table.
@@ -291,7 +295,7 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     };
     let units = names.iter().zip(&scales).map(unit).collect();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
-    let mut recent = Recent::new(source, names.len());
+    let mut recent = RecentWindows::new(source, names.len());
     let inputs::InputFiles { files, mut notes } =
         inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)?;
     let mut items = Vec::new();
@@ -343,12 +347,12 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
 }
 
 /// The last rows of some tables.
-struct Recent {
+struct RecentWindows {
     values: Vec<Vec<f32>>,
     shape: [usize; 2],
 }
 
-impl Recent {
+impl RecentWindows {
     fn new(source: &CsvForecast, series: usize) -> Self {
         let shape = [source.seq_len, series + source.calendar.features()];
         Self { values: Vec::new(), shape }
@@ -369,7 +373,7 @@ impl Recent {
     }
 }
 
-impl Dataset for Recent {
+impl Dataset for RecentWindows {
     fn len(&self) -> usize {
         self.values.len()
     }
@@ -406,16 +410,16 @@ struct Rows {
 }
 
 /// A table that was cut.
-struct Read {
+struct CutTable {
     splits: Splits,
     /// Notes for the user.
     notes: Vec<String>,
     target_columns: Vec<TargetColumn>,
-    stored: Stored,
+    stored: SurveyResults,
 }
 
 /// Reads the table and cuts it, with what a run has `stored`.
-fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
+fn read(asked: &CsvForecast, stored: &SurveyResults) -> Result<CutTable, Error> {
     let mut table = Table::read(&asked.file, &asked.dates(stored))?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
     let given = asked.frequency.as_ref().map(FrequencyAlias::frequency);
@@ -428,7 +432,7 @@ fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
     let usual = || given.or(inferred.as_ref()).map_or(1, Frequency::season);
     let season = asked.season.or(stored.season).unwrap_or_else(usual);
     let errors = stored.naive_errors.clone().filter(|errors| errors.len() == table.series());
-    let stored = Stored {
+    let stored = SurveyResults {
         scales: Some(scales),
         date_form: stored.date_form.clone().or_else(|| Some(table.dates()?.form().clone())),
         naive_errors: Some(errors.unwrap_or_else(|| table.naive_errors(rows.train, season))),
@@ -459,7 +463,7 @@ fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
         classes: Vec::new(),
     };
-    Ok(Read { splits, notes, target_columns: table.target_columns(), stored })
+    Ok(CutTable { splits, notes, target_columns: table.target_columns(), stored })
 }
 
 /// Gaps between dates, dates without a frequency, and rows that a split by their number does not

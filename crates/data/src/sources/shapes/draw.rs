@@ -64,7 +64,7 @@ pub(super) fn draw(class: usize, size: usize, key: Key) -> Vec<u8> {
     let mut random = key.stream();
     let foreground = foreground(color, &mut random);
     let background = Background::draw(&mut random);
-    let placed = Placed::draw(FIGURES[figure].1, &mut random);
+    let placed = PlacedFigure::draw(FIGURES[figure].1, &mut random);
     let noise = random.range(4.0, 12.0) as f32;
     let mut pixels = Vec::with_capacity(3 * size * size);
     for y in 0..size {
@@ -130,7 +130,7 @@ impl Background {
 }
 
 /// A figure with its place: the picture is the unit square.
-struct Placed {
+struct PlacedFigure {
     figure: Figure,
     center: [f32; 2],
     radius: f32,
@@ -138,7 +138,7 @@ struct Placed {
     cos: f32,
 }
 
-impl Placed {
+impl PlacedFigure {
     fn draw(figure: Figure, random: &mut Stream) -> Self {
         let is_texture =
             matches!(figure, Figure::Stripes | Figure::Checker | Figure::Dots | Figure::Gradient);

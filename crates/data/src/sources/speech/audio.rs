@@ -79,12 +79,12 @@ pub(super) fn samples(
 }
 
 /// Why a recording cannot be used.
-enum Fault {
+enum RecordingError {
     Io(io::Error),
     Content(String),
 }
 
-impl From<Error> for Fault {
+impl From<Error> for RecordingError {
     fn from(error: Error) -> Self {
         match error {
             Error::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -97,11 +97,14 @@ impl From<Error> for Fault {
 }
 
 /// Applies `work` to the recording at `path`; a device error (EIO) is tried once more.
-fn reading<T>(path: &Path, work: impl Fn(Recording) -> Result<T, Fault>) -> Result<T, SampleError> {
+fn reading<T>(
+    path: &Path,
+    work: impl Fn(Recording) -> Result<T, RecordingError>,
+) -> Result<T, SampleError> {
     // The decoders are a library's; what they panic about is an error like their others.
     let once = || caught(|| Ok(Recording::open(path).and_then(&work)));
     let mut found = once();
-    if let Ok(Err(Fault::Io(error))) = &found
+    if let Ok(Err(RecordingError::Io(error))) = &found
         && error.raw_os_error() == Some(libc::EIO)
     {
         found = once();
@@ -109,8 +112,8 @@ fn reading<T>(path: &Path, work: impl Fn(Recording) -> Result<T, Fault>) -> Resu
     let unusable = |reason| SampleError::Decode { path: path.into(), reason };
     match found.map_err(unusable)? {
         Ok(value) => Ok(value),
-        Err(Fault::Io(source)) => Err(SampleError::Io { path: path.into(), source }),
-        Err(Fault::Content(reason)) => Err(unusable(reason)),
+        Err(RecordingError::Io(source)) => Err(SampleError::Io { path: path.into(), source }),
+        Err(RecordingError::Content(reason)) => Err(unusable(reason)),
     }
 }
 
@@ -125,9 +128,9 @@ struct Recording {
 }
 
 impl Recording {
-    fn open(path: &Path) -> Result<Self, Fault> {
-        let mut file = read::open(path).map_err(Fault::Io)?;
-        let source: Box<dyn MediaSource> = match Wav::open(&mut file).map_err(Fault::Io)? {
+    fn open(path: &Path) -> Result<Self, RecordingError> {
+        let mut file = read::open(path).map_err(RecordingError::Io)?;
+        let source: Box<dyn MediaSource> = match Wav::open(&mut file).map_err(RecordingError::Io)? {
             Some(wav) => Box::new(wav),
             None => Box::new(file),
         };
@@ -138,11 +141,11 @@ impl Recording {
         let format =
             probe.probe(&Hint::new(), source, format, meta).map_err(|error| match error {
                 Error::Unsupported(_) => {
-                    Fault::Content("it is no WAV, FLAC, OGG or MP3 recording".to_owned())
+                    RecordingError::Content("it is no WAV, FLAC, OGG or MP3 recording".to_owned())
                 }
                 error => error.into(),
             })?;
-        let nothing = || Fault::Content("it holds no sound".to_owned());
+        let nothing = || RecordingError::Content("it holds no sound".to_owned());
         let track = format.first_track(TrackType::Audio).ok_or_else(nothing)?;
         let codec = track.codec_params.as_ref().and_then(CodecParameters::audio);
         let codec = codec.ok_or_else(nothing)?.clone();
@@ -151,11 +154,11 @@ impl Recording {
             let low = RATES.start();
             let high = RATES.end();
             let what = format!("its sample rate of {rate} Hz is not between {low} and {high}");
-            return Err(Fault::Content(what));
+            return Err(RecordingError::Content(what));
         }
         if symphonia::default::get_codecs().get_audio_decoder(codec.codec).is_none() {
             let what = "it is coded in a way that is not read, such as Opus: convert it to FLAC";
-            return Err(Fault::Content(what.to_owned()));
+            return Err(RecordingError::Content(what.to_owned()));
         }
         let (track, samples) = (track.id, track.num_frames);
         Ok(Self { format, codec, track, rate, samples })
@@ -167,7 +170,7 @@ impl Recording {
     }
 
     /// The samples of all packets, none of which is decoded.
-    fn counted(&mut self) -> Result<u64, Fault> {
+    fn counted(&mut self) -> Result<u64, RecordingError> {
         let mut samples = 0u64;
         while let Some(packet) = self.packet()? {
             samples = samples.saturating_add(packet.dur.get());
@@ -186,14 +189,14 @@ impl Recording {
     }
 
     /// `most` samples from `start` on, fewer where it ends before.
-    fn decoded(&mut self, start: usize, most: usize) -> Result<Vec<f32>, Fault> {
+    fn decoded(&mut self, start: usize, most: usize) -> Result<Vec<f32>, RecordingError> {
         let total = self.samples.filter(|_| self.is_counted());
         if let Some(total) = total.filter(|&total| start > 0 && start as u64 >= total) {
             let seconds = |samples: u64| samples as f64 / f64::from(self.rate);
             let start = seconds(start as u64);
             let length = seconds(total);
             let what = format!("it is {length:.3} s long, and its part begins at {start:.3} s");
-            return Err(Fault::Content(what));
+            return Err(RecordingError::Content(what));
         }
         if start > PREROLL {
             self.seek(start - PREROLL)?;
@@ -207,22 +210,24 @@ impl Recording {
             let n = start + samples.len();
             let what =
                 format!("it is cut short: it ends after {n} of {} samples", total.unwrap_or(0));
-            return Err(Fault::Content(what));
+            return Err(RecordingError::Content(what));
         }
         if let Some(at) = samples.iter().position(|sample| !sample.is_finite()) {
             let value = samples[at];
             let seconds = (start + at) as f64 / f64::from(self.rate);
-            return Err(Fault::Content(format!("its sample at {seconds:.3} s is {value}")));
+            return Err(RecordingError::Content(format!(
+                "its sample at {seconds:.3} s is {value}"
+            )));
         }
         Ok(samples)
     }
 
-    fn seek(&mut self, to: usize) -> Result<(), Fault> {
+    fn seek(&mut self, to: usize) -> Result<(), RecordingError> {
         let to = SeekTo::Timestamp { ts: Timestamp::new(to as i64), track_id: self.track };
         match self.format.seek(SeekMode::Accurate, to) {
             Ok(_) => Ok(()),
             Err(Error::SeekError(SeekErrorKind::OutOfRange)) => {
-                Err(Fault::Content("it ends before its part begins".to_owned()))
+                Err(RecordingError::Content("it ends before its part begins".to_owned()))
             }
             Err(error) => Err(error.into()),
         }
@@ -234,7 +239,7 @@ impl Recording {
         decoder: &mut dyn AudioDecoder,
         start: usize,
         most: usize,
-    ) -> Result<Vec<f32>, Fault> {
+    ) -> Result<Vec<f32>, RecordingError> {
         let mut samples = Vec::new();
         let mut frames = Vec::<f32>::new();
         while samples.len() < most {

@@ -20,7 +20,7 @@ use crate::sources::speech::audio::{self, Header};
 use crate::sources::speech::folder;
 use crate::sources::speech::manifest::{self, Filter, Manifest};
 use crate::sources::speech::mel::{self, LogMel};
-use crate::sources::speech::utterances::{Clips, Measured, Utterances};
+use crate::sources::speech::utterances::{AudioLimits, Clips, Utterances};
 use crate::sources::speech::utterances::{Recordings, Utterance};
 use crate::{Dataset, Splits};
 
@@ -168,7 +168,7 @@ impl Kind for Speech {
 impl DataSource for Speech {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let parts = self.parts()?;
-        let measured = match Measured::of(reading.found) {
+        let measured = match AudioLimits::of(reading.found) {
             Some(measured) => measured,
             None => self.measure(&parts)?,
         };
@@ -179,7 +179,7 @@ impl DataSource for Speech {
         let parts = self.parts()?;
         parts.iter().chain(&self.noise()?).try_for_each(Part::check_files)?;
         let measured = self.measure(&parts)?;
-        let Measured { rate, samples } = measured;
+        let AudioLimits { rate, samples } = measured;
         let seconds = samples as f64 / f64::from(rate);
         let bands = self.n_mels;
         let names: Vec<String> =
@@ -206,11 +206,11 @@ impl DataSource for Speech {
     /// speech, which other programs may set to the same, and one more row, which begins with the
     /// number of frames.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        let measured = match Measured::of(found) {
+        let measured = match AudioLimits::of(found) {
             Some(measured) => measured,
             None => self.measure(&self.parts()?)?,
         };
-        let Measured { rate, samples } = measured;
+        let AudioLimits { rate, samples } = measured;
         let numbers = [
             ("sample_rate", json!(rate)),
             ("channels", json!("mean")),
@@ -231,7 +231,7 @@ impl DataSource for Speech {
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let why =
             "the run was begun by an earlier ddprun, which kept no sample rate: train it again";
-        let measured = Measured::of(&asked.plan.source.found);
+        let measured = AudioLimits::of(&asked.plan.source.found);
         self.recordings(asked.paths, measured.ok_or(Error::NotPredicted { why })?)
     }
 
@@ -382,7 +382,7 @@ impl Speech {
     }
 
     /// Finds the rate and the longest utterance.
-    fn measure(&self, parts: &[Part]) -> Result<Measured, Error> {
+    fn measure(&self, parts: &[Part]) -> Result<AudioLimits, Error> {
         let folders = parts.iter().filter(|part| part.is_folder());
         let headers: Vec<(&Path, Header)> =
             folders.map(headers).collect::<Result<Vec<_>, _>>()?.concat();
@@ -396,11 +396,16 @@ impl Speech {
         let longest = parts.iter().map(|part| part.manifest.longest()).fold(longest, f64::max);
         let of = |seconds: f64| (seconds * f64::from(rate) + 1e-6) as usize;
         let most = of(self.max_seconds).max(rate as usize);
-        Ok(Measured { rate, samples: of(longest).clamp(rate as usize, most) })
+        Ok(AudioLimits { rate, samples: of(longest).clamp(rate as usize, most) })
     }
 
     /// Opens all parts, with the classes of all in label order.
-    fn read(&self, parts: &[Part], measured: Measured, split: &SplitPlan) -> Result<Splits, Error> {
+    fn read(
+        &self,
+        parts: &[Part],
+        measured: AudioLimits,
+        split: &SplitPlan,
+    ) -> Result<Splits, Error> {
         let classes: BTreeSet<&String> =
             parts.iter().flat_map(Part::utterances).map(|utterance| &utterance.class).collect();
         let classes: Vec<String> = classes.into_iter().cloned().collect();
@@ -432,7 +437,7 @@ impl Speech {
 
 impl Speech {
     /// Recordings of files, folders and manifests (.json, .jsonl), without classes.
-    fn recordings(&self, paths: &[PathBuf], measured: Measured) -> Result<Inputs, Error> {
+    fn recordings(&self, paths: &[PathBuf], measured: AudioLimits) -> Result<Inputs, Error> {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
         let mut utterances = Vec::new();
         let mut items = Vec::new();

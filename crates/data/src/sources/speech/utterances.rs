@@ -11,7 +11,7 @@ use crate::config::kind::Options;
 use crate::error::{SampleError, shown};
 use crate::listing::paths::Paths;
 use crate::rng::{Key, Stream};
-use crate::sources::holdout::{Divisible, Units, numbered};
+use crate::sources::holdout::{SplitUnits, Splittable, numbered};
 use crate::sources::speech::audio::{self, Span};
 use crate::sources::speech::mel::LogMel;
 use crate::sources::speech::noise::{self, Augmentation};
@@ -25,14 +25,14 @@ const BEYOND: f64 = 0.01;
 
 /// Properties that all utterances share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Measured {
+pub(super) struct AudioLimits {
     /// Samples a second.
     pub(super) rate: u32,
     /// Samples of the longest utterance; what is longer is cut.
     pub(super) samples: usize,
 }
 
-impl Measured {
+impl AudioLimits {
     /// As a survey found it.
     pub(super) fn of(found: &Options) -> Option<Self> {
         let number = |name: &str| found.get(name)?.as_u64();
@@ -55,17 +55,17 @@ pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
 /// Samples of recordings, at one rate.
 pub(super) struct Clips {
     recordings: Recordings,
-    measured: Measured,
+    measured: AudioLimits,
 }
 
 impl Clips {
-    pub(super) fn new(recordings: Recordings, measured: Measured) -> Self {
+    pub(super) fn new(recordings: Recordings, measured: AudioLimits) -> Self {
         Self { recordings, measured }
     }
 
     /// A recording or a part of it, up to so many samples.
     fn read(&self, path: &Path, span: Option<Span>) -> Result<Vec<f32>, SampleError> {
-        let Measured { rate, samples } = self.measured;
+        let AudioLimits { rate, samples } = self.measured;
         let seconds = samples as f64 / f64::from(rate) + BEYOND;
         let (from, values) = audio::samples(path, span, seconds)?;
         let mut values = resampled(values, from, rate);
@@ -210,9 +210,13 @@ pub(super) struct Recordings {
     groups: Vec<u32>,
 }
 
-impl Divisible for Recordings {
-    fn units(&self) -> Units {
-        if self.groups.is_empty() { self.files.units() } else { Units::Groups(self.groups.clone()) }
+impl Splittable for Recordings {
+    fn units(&self) -> SplitUnits {
+        if self.groups.is_empty() {
+            self.files.units()
+        } else {
+            SplitUnits::Groups(self.groups.clone())
+        }
     }
 
     fn only(&self, places: &[usize]) -> Self {

@@ -23,9 +23,9 @@ use crate::sources::tables::csv_rows::{
 use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, Features, MissingValues};
 use crate::sources::tables::fit::Fit;
-use crate::sources::tables::table::{AnswerKind, Opened, Rows, TableSpec, at, cell};
+use crate::sources::tables::table::{AnswerKind, OpenedTable, Rows, TableSpec, at, cell};
 use crate::sources::tables::target_cells::TargetCells;
-use crate::sources::tables::unanswered::Unanswered;
+use crate::sources::tables::unlabelled_rows::UnlabelledRows;
 use crate::{Splits, read};
 
 /// Remedies for rows with more cells than the header, and for rows with fewer.
@@ -140,7 +140,7 @@ impl Csv {
     ///
     /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
     /// (names file, line, column and value), or a part would be empty.
-    pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
+    pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<OpenedTable, Error> {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
@@ -408,7 +408,7 @@ impl DataSource for Csv {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
+        let mut rows = UnlabelledRows::new(&asked.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
         let what = "tables (.csv, .tsv) with a header line";
         let found = inputs::files(asked.paths, what, &is_wanted)?;
@@ -447,7 +447,7 @@ pub(crate) fn flag(column: &str, cell: &str) -> Result<f64, String> {
 
 impl Csv {
     /// Reads the rows of a table without answers; columns that the run does not know are ignored.
-    fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
+    fn rows_of(&self, path: &Path, rows: &mut UnlabelledRows<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let names = rows.names();
         let (mut table, header) = CsvRows::open(path, &bytes).map_err(|error| match error {

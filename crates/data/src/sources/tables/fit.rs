@@ -84,12 +84,12 @@ pub(crate) struct Encoded {
     /// The place of each category, row after row; [`UNKNOWN`] of one that no training row has.
     pub(crate) categories: Vec<u32>,
     /// By column, those of cells with such a category.
-    pub(crate) unknown: BTreeMap<String, Unknown>,
+    pub(crate) unknown: BTreeMap<String, UnknownCategory>,
 }
 
 /// Cells of a column whose category no training row has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnknownCategory {
     /// Number of such cells.
     pub(crate) count: usize,
     /// The row of the first one.
@@ -461,7 +461,7 @@ fn sorted(words: &Words) -> Vec<String> {
 }
 
 /// The place of each row's word among the categories, and those that are none.
-fn found_places(words: &Words, categories: &[String]) -> (Vec<u32>, Option<Unknown>) {
+fn found_places(words: &Words, categories: &[String]) -> (Vec<u32>, Option<UnknownCategory>) {
     let places: BTreeMap<&str, u32> =
         categories.iter().zip(0..).map(|(category, place)| (category.as_str(), place)).collect();
     let of_word: Vec<u32> = words
@@ -472,7 +472,7 @@ fn found_places(words: &Words, categories: &[String]) -> (Vec<u32>, Option<Unkno
     let found: Vec<u32> = words.numbers().iter().map(|&word| of_word[word as usize]).collect();
     let count = found.iter().filter(|place| **place == UNKNOWN).count();
     let first = found.iter().position(|place| *place == UNKNOWN);
-    let unknown = first.map(|row| Unknown { count, row, word: words.word(row).to_owned() });
+    let unknown = first.map(|row| UnknownCategory { count, row, word: words.word(row).to_owned() });
     (found, unknown)
 }
 

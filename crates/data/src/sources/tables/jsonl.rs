@@ -23,9 +23,9 @@ use crate::sources::tables::column_names::{ColumnNames, keyed};
 use crate::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
 use crate::sources::tables::fit::Fit;
-use crate::sources::tables::table::{AnswerKind, Opened, Rows, TableSpec, cell};
+use crate::sources::tables::table::{AnswerKind, OpenedTable, Rows, TableSpec, cell};
 use crate::sources::tables::target_cells::TargetCells;
-use crate::sources::tables::unanswered::Unanswered;
+use crate::sources::tables::unlabelled_rows::UnlabelledRows;
 use crate::{Splits, read};
 
 const EXPECTED: &str =
@@ -152,7 +152,7 @@ impl DataSource for Jsonl {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
+        let mut rows = UnlabelledRows::new(&asked.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
         let found = inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)?;
         rows.note(found.notes);
@@ -181,7 +181,7 @@ impl Jsonl {
         CellRules { features: &self.features, missing: &self.missing_values }
     }
 
-    fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
+    fn open(&self, asked: &Asked<'_>) -> Result<OpenedTable, Error> {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
@@ -216,12 +216,12 @@ impl Jsonl {
         path: &Path,
         what: &'static str,
         answers: AnswerKind,
-        kind: Kinds<'_>,
+        kind: ColumnKinds<'_>,
         forms: &BTreeMap<String, DateForm>,
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
         let mut unlabelled = 0;
-        let mut absent = Absent::new(&self.inputs);
+        let mut absent = MissingKeys::new(&self.inputs);
         each_line(path, what, |object, line| {
             if unlabelled + rows.lines.len() == 0 {
                 self.check_keys(object, path, line, kind)?;
@@ -261,7 +261,7 @@ impl Jsonl {
         object: &Map<String, Value>,
         path: &Path,
         line: u64,
-        kind: Kinds<'_>,
+        kind: ColumnKinds<'_>,
     ) -> Result<(), Error> {
         let inputs = keyed("data.inputs", &self.inputs).into_iter();
         let needed = inputs.filter(|(_, name)| !self.may_lack(name, kind));
@@ -278,7 +278,7 @@ impl Jsonl {
     }
 
     /// True if a line may lack a key, which is then an empty cell.
-    fn may_lack(&self, key: &str, kind: Kinds<'_>) -> bool {
+    fn may_lack(&self, key: &str, kind: ColumnKinds<'_>) -> bool {
         self.features.missing.is_some() || kind(key, key) == ColumnKind::Category
     }
 
@@ -323,12 +323,12 @@ impl Jsonl {
 
     /// Reads the lines of a file without answers. A key that all lines lack is refused, and so is
     /// one that the first line lacks and the run needs; a later line is kept with its error.
-    fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
+    fn rows_of(&self, path: &Path, rows: &mut UnlabelledRows<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
         let from = rows.len();
         let file = path.into();
-        let mut absent = Absent::new(&self.inputs);
+        let mut absent = MissingKeys::new(&self.inputs);
         for (row, text) in (1..).zip(lines) {
             let object = match json::object(text) {
                 Ok(object) => object,
@@ -381,7 +381,7 @@ impl Jsonl {
         rows: &mut Rows,
         object: &Map<String, Value>,
         answers: AnswerKind,
-        kind: Kinds<'_>,
+        kind: ColumnKinds<'_>,
         forms: &BTreeMap<String, DateForm>,
     ) -> Result<(), BadCell> {
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
@@ -430,10 +430,10 @@ impl Jsonl {
 }
 
 /// Type of a column by its name and its key.
-type Kinds<'a> = &'a dyn Fn(&str, &str) -> ColumnKind;
+type ColumnKinds<'a> = &'a dyn Fn(&str, &str) -> ColumnKind;
 
 /// Number of lines of a file that lack each of the inputs.
-struct Absent<'a> {
+struct MissingKeys<'a> {
     inputs: &'a [String],
     lines: usize,
     without: Vec<usize>,
@@ -441,7 +441,7 @@ struct Absent<'a> {
     present: BTreeSet<String>,
 }
 
-impl<'a> Absent<'a> {
+impl<'a> MissingKeys<'a> {
     fn new(inputs: &'a [String]) -> Self {
         Self { inputs, lines: 0, without: vec![0; inputs.len()], present: BTreeSet::new() }
     }
@@ -456,7 +456,7 @@ impl<'a> Absent<'a> {
         self.present.extend(new);
     }
 
-    /// Places of inputs that all lines lack.
+    /// Positions of inputs that all lines lack.
     fn everywhere(&self) -> impl Iterator<Item = usize> {
         let n = self.lines;
         self.without.iter().enumerate().filter(move |(_, lack)| n > 0 && **lack == n).map(|it| it.0)

@@ -8,7 +8,7 @@ pub(crate) mod answer;
 pub(crate) mod fit;
 pub(crate) mod table;
 mod date_formats;
-mod unanswered;
+mod unlabelled_rows;
 mod target_cells;
 pub(crate) mod csv_rows;
 pub(crate) mod csv;

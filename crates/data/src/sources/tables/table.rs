@@ -14,13 +14,13 @@ use std::sync::Arc;
 use crate::error::{Error, SampleError, shown};
 use crate::plan::{SplitPlan, TargetColumn, Targets};
 use crate::rng::Key;
-use crate::sources::holdout::{Divisible, Parts, Units, numbered};
+use crate::sources::holdout::{Parts, SplitUnits, Splittable, numbered};
 use crate::sources::source::{Asked, Survey};
 use crate::sources::tables::answer::{Answer, labelled, labels, sorted_classes};
 use crate::sources::tables::column::{BadCell, Cells, Column, truth};
 use crate::sources::tables::column_names::ColumnNames;
 use crate::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
-use crate::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
+use crate::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, UnknownCategory, scale};
 use crate::subset;
 use crate::terminal::counted;
 use crate::units::Bytes;
@@ -59,7 +59,7 @@ pub(crate) struct TableSpec<'a> {
 }
 
 /// The parts of a table as samples.
-pub(crate) struct Opened {
+pub(crate) struct OpenedTable {
     pub(crate) splits: Splits,
     fit: Fit,
     notes: Vec<String>,
@@ -114,7 +114,11 @@ impl TableSpec<'_> {
 
     /// All parts as samples, with what is held back: as `fit` says, or else the training rows that
     /// are taken.
-    pub(crate) fn open(&self, mut parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
+    pub(crate) fn open(
+        &self,
+        mut parts: Parts<Rows>,
+        fit: Option<Fit>,
+    ) -> Result<OpenedTable, Error> {
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|rows| std::mem::take(&mut rows.notes)).collect();
         let path = parts.train.path.clone();
@@ -160,7 +164,7 @@ impl TableSpec<'_> {
         let train = Arc::new(train.into_table(&fit, encoded, &classes)?);
         let splits = Splits { train, val, test, classes };
         let target = self.target.names().to_vec();
-        Ok(Opened { splits, fit, notes, target, answers: self.answers() })
+        Ok(OpenedTable { splits, fit, notes, target, answers: self.answers() })
     }
 
     /// That hardly a class has two rows, if so: a column of numbers, or of names.
@@ -247,7 +251,7 @@ impl TableSpec<'_> {
 
     fn refuse_unknown(&self, rows: &Rows, encoded: &Encoded) -> Result<(), Error> {
         let first = encoded.unknown.iter().next();
-        let Some((column, Unknown { row, word, .. })) =
+        let Some((column, UnknownCategory { row, word, .. })) =
             first.filter(|_| self.rules.features.handle_unknown == HandleUnknown::Error)
         else {
             return Ok(());
@@ -324,7 +328,7 @@ impl TableSpec<'_> {
     }
 }
 
-impl Opened {
+impl OpenedTable {
     /// The table, counted; `line` tells where it is.
     pub(crate) fn survey(self, line: String) -> Survey {
         let Self { splits, fit, notes, target, answers } = self;
@@ -418,7 +422,7 @@ pub(crate) fn unknown_words<'a>(
     rows: usize,
     what: &'a str,
 ) -> impl Iterator<Item = String> + 'a {
-    encoded.unknown.iter().map(move |(column, Unknown { count: n, word, .. })| {
+    encoded.unknown.iter().map(move |(column, UnknownCategory { count: n, word, .. })| {
         let noun = if rows == 1 { "row" } else { "rows" };
         let have = if *n == 1 { "has" } else { "have" };
         let known = fit.alike(column, word);
@@ -463,12 +467,12 @@ pub(crate) fn cell(path: &Path, line: u64, BadCell { what, help }: BadCell) -> E
     }
 }
 
-impl Divisible for Rows {
-    fn units(&self) -> Units {
+impl Splittable for Rows {
+    fn units(&self) -> SplitUnits {
         if let Some(groups) = numbered(&self.groups) {
-            return Units::Groups(groups);
+            return SplitUnits::Groups(groups);
         }
-        Units::Samples(labelled(&self.answers))
+        SplitUnits::Samples(labelled(&self.answers))
     }
 
     /// Some of the rows.

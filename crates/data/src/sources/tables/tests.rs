@@ -565,7 +565,7 @@ fn dates_are_read_in_the_format_of_all_rows_and_later_rows_in_that_of_the_run() 
     assert_eq!(val.0[0], train.0[2]);
     // As on its own it would be refused.
     let rules = csv.rules();
-    let mut rows = unanswered::Unanswered::new(&survey.found, rules).unwrap();
+    let mut rows = unlabelled_rows::UnlabelledRows::new(&survey.found, rules).unwrap();
     rows.push(&Path::new("new.csv").into(), 1, |columns| columns[0].push("02/03/2024", rules));
     let inputs = rows.inputs(&csv.target).unwrap();
     let mut values = Vec::new();

@@ -16,10 +16,10 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::error::Error;
 use crate::inputs::{Inputs, Predicting};
 use crate::plan::SplitPlan;
-use crate::sources::holdout::{Parts, Places};
+use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
-use crate::sources::text::token_cache::{Look, Origin, TokenCache, cached};
+use crate::sources::text::entries::{Counted, Entries, SampleForm, Samples, parts, uncounted};
+use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
 use crate::{ChatTemplate, Dataset, Splits, TextForm, read};
@@ -87,12 +87,12 @@ impl Kind for Chat {
 
 impl DataSource for Chat {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        Ok(self.splits(&reading.asked.split, Look::Header)?.0)
+        Ok(self.splits(&reading.asked.split, CacheCheck::Header)?.0)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
-        let (splits, entries, uncounted) = self.splits(&asked.split, Look::Whole)?;
+        let (splits, entries, uncounted) = self.splits(&asked.split, CacheCheck::Whole)?;
         // What the template makes of the data is said before anything starts.
         let first = splits.train.load(0, None, &mut Vec::new());
         first.map_err(|source| Error::Sample { index: 0, source })?;
@@ -135,7 +135,7 @@ impl Chat {
     fn splits(
         &self,
         split: &SplitPlan,
-        look: Look,
+        look: CacheCheck,
     ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
@@ -158,7 +158,7 @@ impl Chat {
         let entries = Arc::new(entries);
         let dealt = parts(entries.len(), "conversations", self.val_ratio, split)
             .map_err(|what| Error::Format { path: self.file.clone(), what })?;
-        let form = Form {
+        let form = SampleForm {
             path: self.file.clone(),
             noun: "conversation",
             seq_len: self.seq_len,
@@ -166,11 +166,11 @@ impl Chat {
             all_count: false,
         };
         let notes = match look {
-            Look::Whole => uncounted(&dealt, &entries, &form)?,
-            Look::Header => Vec::new(),
+            CacheCheck::Whole => uncounted(&dealt, &entries, &form)?,
+            CacheCheck::Header => Vec::new(),
         };
         let Parts { train, val, test } = dealt;
-        let part = |places: Places| -> Arc<dyn Dataset> {
+        let part = |places: SampleIndices| -> Arc<dyn Dataset> {
             Arc::new(Samples::new(entries.clone(), form.clone(), places))
         };
         let classes = tokenizer.vocabulary();

@@ -14,9 +14,9 @@ use rayon::prelude::*;
 use crate::error::{Error, SampleError, shown};
 use crate::plan::SplitPlan;
 use crate::rng::Key;
-use crate::sources::holdout::{Parts, Places};
-use crate::sources::text::held_tokens::HeldTokens;
-use crate::sources::text::token_cache::{CHECKSUM, Keep};
+use crate::sources::holdout::{Parts, SampleIndices};
+use crate::sources::text::token_buffer::TokenBuffer;
+use crate::sources::text::token_cache::{CHECKSUM, Cacheable};
 use crate::sources::text::token_file::TokenFile;
 use crate::{Dataset, IGNORED, Target, read};
 
@@ -36,7 +36,7 @@ pub(super) type Counted = (u32, bool);
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Tokens of one entry after the other, with [`COUNTS`].
-    tokens: HeldTokens,
+    tokens: TokenBuffer,
     /// End of each entry's tokens, and its line or position.
     ends: Vec<(u64, u64)>,
     /// Why some entries have none.
@@ -60,7 +60,7 @@ impl Entries {
             }
             ends.push((tokens.len() as u64, *line));
         }
-        Self { tokens: HeldTokens::memory(tokens), ends, wrong }
+        Self { tokens: TokenBuffer::memory(tokens), ends, wrong }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -81,8 +81,8 @@ impl Entries {
     /// Bytes that each rank holds in memory.
     pub(super) fn held(&self) -> u64 {
         let tokens = match &self.tokens {
-            HeldTokens::Memory(..) => 4 * self.tokens.len(),
-            HeldTokens::File(..) => 0,
+            TokenBuffer::Memory(..) => 4 * self.tokens.len(),
+            TokenBuffer::File(..) => 0,
         };
         (tokens + ENTRY_BYTES * self.ends.len()) as u64
     }
@@ -105,7 +105,7 @@ fn without_bit(stored: u32) -> Counted {
 
 /// Format, number of entries, end and line of each in 64 bits, all tokens in 32 bits; numbers
 /// little-endian.
-impl Keep for Entries {
+impl Cacheable for Entries {
     fn open(path: &Path) -> Option<Self> {
         let file = read::open(path).ok()?;
         let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
@@ -126,7 +126,7 @@ impl Keep for Entries {
             return None;
         }
         let tokens = TokenFile::at(file, (HEADER_BYTES + of_entries) as u64, n_tokens);
-        Some(Self { tokens: HeldTokens::file(tokens), ends, wrong: BTreeMap::new() })
+        Some(Self { tokens: TokenBuffer::file(tokens), ends, wrong: BTreeMap::new() })
     }
 
     fn encode(&self) -> Option<Vec<u8>> {
@@ -151,7 +151,7 @@ pub(super) fn parts(
     noun: &str,
     val_ratio: f64,
     split: &SplitPlan,
-) -> Result<Parts<Places>, String> {
+) -> Result<Parts<SampleIndices>, String> {
     let share = if split.holds_val() { 0.0 } else { val_ratio };
     let n_val = (n as f64 * share).round() as usize;
     let n_train = n.saturating_sub(n_val);
@@ -161,13 +161,13 @@ pub(super) fn parts(
              validate on"
         ));
     }
-    let places = |range: Range<usize>| Places(range.map(|place| place as u32).collect());
+    let places = |range: Range<usize>| SampleIndices(range.map(|place| place as u32).collect());
     Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
 /// Why no token of a sample counts.
 #[derive(Clone, Copy)]
-enum Idle {
+enum UncountedReason {
     /// `seq_len` cuts its answers off, which begin after so many tokens.
     CutOff(usize),
     /// It has no answer, or the tokenizer has no token for it.
@@ -176,18 +176,18 @@ enum Idle {
 
 /// Refuses parts of which no sample has a token that counts; where some have none, says how many.
 pub(super) fn uncounted(
-    parts: &Parts<Places>,
+    parts: &Parts<SampleIndices>,
     entries: &Entries,
-    form: &Form,
+    form: &SampleForm,
 ) -> Result<Vec<String>, Error> {
-    let empty = Places::default();
+    let empty = SampleIndices::default();
     let named = [("train", &parts.train), ("validate", &parts.val)];
     let named = named.into_iter().chain([("test", parts.test.as_ref().unwrap_or(&empty))]);
     let mut all = 0;
     let mut cut = Vec::new();
     let mut unanswered = 0;
-    for (word, Places(places)) in named {
-        let idle: Vec<Idle> =
+    for (word, SampleIndices(places)) in named {
+        let idle: Vec<UncountedReason> =
             places.par_iter().filter_map(|&at| form.why_idle(entries, at)).collect();
         let begins = begins(&idle);
         if idle.len() == places.len() && !places.is_empty() {
@@ -229,10 +229,10 @@ pub(super) fn uncounted(
 }
 
 /// Tokens before the answers that are cut off.
-fn begins(idle: &[Idle]) -> Vec<usize> {
-    let begin = |idle: &Idle| match idle {
-        Idle::CutOff(begin) => Some(*begin),
-        Idle::Unanswered => None,
+fn begins(idle: &[UncountedReason]) -> Vec<usize> {
+    let begin = |idle: &UncountedReason| match idle {
+        UncountedReason::CutOff(begin) => Some(*begin),
+        UncountedReason::Unanswered => None,
     };
     idle.iter().filter_map(begin).collect()
 }
@@ -245,14 +245,14 @@ fn median(mut of: Vec<usize>) -> usize {
 /// Some of the entries as samples.
 pub(super) struct Samples {
     entries: Arc<Entries>,
-    form: Form,
+    form: SampleForm,
     places: Vec<u32>,
     shape: [usize; 1],
 }
 
 /// Form of the samples made of entries.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub(super) struct SampleForm {
     /// The file, and what an entry of it is called.
     pub(super) path: PathBuf,
     pub(super) noun: &'static str,
@@ -264,9 +264,9 @@ pub(super) struct Form {
     pub(super) all_count: bool,
 }
 
-impl Form {
+impl SampleForm {
     /// Why no token counts, if none before the sample's end does.
-    fn why_idle(&self, entries: &Entries, at: u32) -> Option<Idle> {
+    fn why_idle(&self, entries: &Entries, at: u32) -> Option<UncountedReason> {
         let counts =
             |(index, (_, counts)): &(usize, Counted)| *index > 0 && (*counts || self.all_count);
         let first = |most: usize| {
@@ -278,7 +278,7 @@ impl Form {
         if is_wrong || first(self.seq_len + 1).is_some() {
             return None;
         }
-        Some(first(usize::MAX).map_or(Idle::Unanswered, Idle::CutOff))
+        Some(first(usize::MAX).map_or(UncountedReason::Unanswered, UncountedReason::CutOff))
     }
 
     /// "3 conversations"
@@ -292,7 +292,11 @@ impl Form {
 }
 
 impl Samples {
-    pub(super) fn new(entries: Arc<Entries>, form: Form, Places(places): Places) -> Self {
+    pub(super) fn new(
+        entries: Arc<Entries>,
+        form: SampleForm,
+        SampleIndices(places): SampleIndices,
+    ) -> Self {
         let shape = [form.seq_len];
         Self { entries, form, places, shape }
     }
@@ -335,7 +339,7 @@ impl Dataset for Samples {
         _: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        let Form { noun, seq_len, end, all_count, .. } = self.form;
+        let SampleForm { noun, seq_len, end, all_count, .. } = self.form;
         let place = self.place(index);
         let path = || self.form.path.clone();
         if let Some(why) = self.entries.wrong.get(&place) {
@@ -410,8 +414,8 @@ mod tests {
         assert_eq!(entries.first_wrong(), Some((4, "no", 1)));
         assert!(entries.encode().is_none());
         let (path, end) = ("chats.jsonl".into(), 9);
-        let form = Form { path, noun: "conversation", seq_len: 4, end, all_count: false };
-        let samples = Samples::new(Arc::new(entries), form, Places(vec![2, 1]));
+        let form = SampleForm { path, noun: "conversation", seq_len: 4, end, all_count: false };
+        let samples = Samples::new(Arc::new(entries), form, SampleIndices(vec![2, 1]));
         let mut values = Vec::new();
         let next = samples.load(0, None, &mut values).unwrap();
         let none = crate::IGNORED;

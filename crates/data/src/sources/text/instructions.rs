@@ -16,10 +16,10 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
 use crate::inputs::{Inputs, Predicting};
 use crate::plan::SplitPlan;
-use crate::sources::holdout::{Parts, Places};
+use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
-use crate::sources::text::token_cache::{Look, Origin, TokenCache, cached};
+use crate::sources::text::entries::{Counted, Entries, SampleForm, Samples, parts, uncounted};
+use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
 use crate::{Dataset, Splits, TextForm, read};
@@ -86,7 +86,8 @@ impl DataSource for Instructions {
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
-        let (splits, entries, notes) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
+        let (splits, entries, notes) =
+            open_with(self, &tokenizer, &asked.split, CacheCheck::Whole)?;
         let held = Bytes(entries.held());
         Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
@@ -140,7 +141,7 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 /// Opens all parts, with the vocabulary in the order of its tokens.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
     let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
-    Ok(open_with(source, &tokenizer, split, Look::Header)?.0)
+    Ok(open_with(source, &tokenizer, split, CacheCheck::Header)?.0)
 }
 
 /// The same with the tokenizer that was read before, and what the parts share.
@@ -148,7 +149,7 @@ fn open_with(
     source: &Instructions,
     tokenizer: &Arc<Tokenizer>,
     split: &SplitPlan,
-    look: Look,
+    look: CacheCheck,
 ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
@@ -170,7 +171,7 @@ fn open_with(
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
     let dealt = parts(entries.len(), "entries", source.val_ratio, split)
         .map_err(|what| Error::Format { path: source.file.clone(), what })?;
-    let form = Form {
+    let form = SampleForm {
         path: source.file.clone(),
         noun: "entry",
         seq_len: source.seq_len,
@@ -178,11 +179,11 @@ fn open_with(
         all_count: !source.mask_prompt,
     };
     let notes = match look {
-        Look::Whole => uncounted(&dealt, &entries, &form)?,
-        Look::Header => Vec::new(),
+        CacheCheck::Whole => uncounted(&dealt, &entries, &form)?,
+        CacheCheck::Header => Vec::new(),
     };
     let Parts { train, val, test } = dealt;
-    let part = |places: Places| -> Arc<dyn Dataset> {
+    let part = |places: SampleIndices| -> Arc<dyn Dataset> {
         Arc::new(Samples::new(entries.clone(), form.clone(), places))
     };
     let classes = tokenizer.vocabulary();

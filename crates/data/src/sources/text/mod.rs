@@ -3,7 +3,7 @@
 mod token_file;
 mod budget;
 mod token_cache;
-mod held_tokens;
+mod token_buffer;
 mod entries;
 mod documents;
 mod tokens;

@@ -47,14 +47,14 @@ pub(super) struct Origin {
 
 /// Thoroughness of the check of a cached file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum CacheCheck {
     /// All of it, once for all ranks.
     Whole,
     Header,
 }
 
 /// Values that can be cached in a file.
-pub(super) trait Keep: Sized {
+pub(super) trait Cacheable: Sized {
     /// Opens the file at `path`, and reads no more than its header. `None` if it is no such file.
     fn open(path: &Path) -> Option<Self>;
 
@@ -63,14 +63,14 @@ pub(super) trait Keep: Sized {
 }
 
 /// Returns the cached result of `cut` for `origin`, or calls it and caches the result.
-pub(super) fn cached<T: Keep + Send + 'static>(
+pub(super) fn cached<T: Cacheable + Send + 'static>(
     cache: Option<&TokenCache>,
     origin: &Origin,
-    look: Look,
+    look: CacheCheck,
     cut: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let cut = || match (look, origin.paths.first()) {
-        (Look::Whole, Some(file)) => Budget::of(file).keep(file, cut),
+        (CacheCheck::Whole, Some(file)) => Budget::of(file).keep(file, cut),
         // Ranks cut what was cut before they were started.
         _ => cut(),
     };
@@ -80,7 +80,7 @@ pub(super) fn cached<T: Keep + Send + 'static>(
     if stamp.bytes < cache.least_bytes {
         return cut();
     }
-    let is_usable = |file: &PathBuf| look == Look::Header || is_whole(file);
+    let is_usable = |file: &PathBuf| look == CacheCheck::Header || is_whole(file);
     let known = cache.known(origin, &stamp).filter(is_usable);
     if let Some(kept) = known.and_then(|file| T::open(&file)) {
         return Ok(kept);
@@ -223,7 +223,7 @@ mod tests {
     #[derive(Clone, Debug, PartialEq)]
     struct Bytes(Vec<u8>);
 
-    impl Keep for Bytes {
+    impl Cacheable for Bytes {
         fn open(path: &Path) -> Option<Self> {
             let mut bytes = fs::read(path).ok()?;
             bytes.truncate(bytes.len().checked_sub(CHECKSUM)?);
@@ -235,13 +235,13 @@ mod tests {
         }
     }
 
-    struct Lab {
+    struct TestCache {
         cache: TokenCache,
         origin: Origin,
         _folder: tempfile::TempDir,
     }
 
-    impl Lab {
+    impl TestCache {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let paths = ["text", "rules"].map(|name| folder.path().join(name)).to_vec();
@@ -265,7 +265,7 @@ mod tests {
                 cuts.store(true, Ordering::Relaxed);
                 Ok(Bytes(fs::read(text).unwrap()))
             };
-            let found = cached(Some(&self.cache), &self.origin, Look::Whole, cut).unwrap();
+            let found = cached(Some(&self.cache), &self.origin, CacheCheck::Whole, cut).unwrap();
             (found, was_cut.load(Ordering::Relaxed))
         }
 
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn files_are_cut_once_for_what_they_hold_and_the_options() {
-        let mut lab = Lab::new();
+        let mut lab = TestCache::new();
         let (cat, was_cut) = lab.asked();
         assert!(was_cut && cat.0 == b"the cat");
         assert_eq!(lab.asked(), (cat, false));
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_replaced_and_an_absent_folder_changes_nothing() {
-        let mut lab = Lab::new();
+        let mut lab = TestCache::new();
         let (cat, _) = lab.asked();
         let file = lab.file();
         let whole = fs::read(&file).unwrap();
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn ranks_open_what_the_index_has_unless_a_file_changed() {
-        let lab = Lab::new();
+        let lab = TestCache::new();
         lab.asked();
         let (cache, origin) = (&lab.cache, &lab.origin);
         let fresh = Stamp::of(origin).unwrap();

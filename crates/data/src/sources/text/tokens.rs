@@ -22,8 +22,8 @@ use crate::rng::Key;
 use crate::sources::holdout::Parts;
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::sources::text::documents;
-use crate::sources::text::held_tokens::{CutText, HeldTokens};
-use crate::sources::text::token_cache::{Look, Origin, TokenCache, cached};
+use crate::sources::text::token_buffer::{CutText, TokenBuffer};
+use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
@@ -116,13 +116,13 @@ impl Kind for Tokens {
 impl DataSource for Tokens {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         // Only the header of kept tokens is looked at; the survey has read them all.
-        Ok(open(&self.source()?, self.seq_len, &reading.asked.split, Look::Header)?.0)
+        Ok(open(&self.source()?, self.seq_len, &reading.asked.split, CacheCheck::Header)?.0)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
         Self::check_tokens(&source)?;
-        let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, Look::Whole)?;
+        let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, CacheCheck::Whole)?;
         let found = Survey::of(&splits);
         let seq_len = self.seq_len;
         let (line, held) = match source {
@@ -268,9 +268,9 @@ fn open(
     source: &Source,
     seq_len: usize,
     split: &SplitPlan,
-    look: Look,
+    look: CacheCheck,
 ) -> Result<(Splits, Vec<u32>), Error> {
-    let Opened { rows, classes, token_bytes } = match source {
+    let OpenedText { rows, classes, token_bytes } = match source {
         Source::Text(file, None) => characters(file, split)?,
         Source::Text(file, Some(tokenizer)) => words(file, tokenizer, split, look)?,
         Source::Binary { train, val, test, dtype, vocabulary } => {
@@ -278,7 +278,7 @@ fn open(
             let given = test.as_deref().map(|test| binary(test, *dtype)).transpose()?;
             let (train, held) = held_back(binary(train, *dtype)?, split)?;
             let rows = Parts { train, val: binary(val, *dtype)?, test: given.or(held) };
-            Opened { rows, classes, token_bytes: Vec::new() }
+            OpenedText { rows, classes, token_bytes: Vec::new() }
         }
     };
     let overlapping = rows.train.len() <= MAX_OVERLAPPING_WINDOWS;
@@ -295,14 +295,14 @@ fn open(
 }
 
 /// All parts of a text, its vocabulary, and the bytes of each token if that is known.
-struct Opened {
-    rows: Parts<Row>,
+struct OpenedText {
+    rows: Parts<TokenRow>,
     classes: Vec<String>,
     token_bytes: Vec<u32>,
 }
 
 /// The parts of all tokens of a text, of which `n_train` are trained on if `split` says nothing.
-fn parts(all: &Row, n_train: usize, split: &SplitPlan) -> Result<Parts<Row>, Error> {
+fn parts(all: &TokenRow, n_train: usize, split: &SplitPlan) -> Result<Parts<TokenRow>, Error> {
     let n = all.len();
     let [train, val] = if split.holds_something() {
         let lengths = split.cut(n, VALIDATES).map_err(|what| format(&all.path, what))?;
@@ -315,7 +315,7 @@ fn parts(all: &Row, n_train: usize, split: &SplitPlan) -> Result<Parts<Row>, Err
 }
 
 /// The training tokens, and their end if that is held out for the test.
-fn held_back(row: Row, split: &SplitPlan) -> Result<(Row, Option<Row>), Error> {
+fn held_back(row: TokenRow, split: &SplitPlan) -> Result<(TokenRow, Option<TokenRow>), Error> {
     if split.test_fraction.is_none() {
         return Ok((row, None));
     }
@@ -345,7 +345,12 @@ fn text(file: &Path) -> Result<String, Error> {
 
 /// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
 /// what `split` says of the tokens.
-fn words(file: &Path, path: &Path, split: &SplitPlan, look: Look) -> Result<Opened, Error> {
+fn words(
+    file: &Path,
+    path: &Path,
+    split: &SplitPlan,
+    look: CacheCheck,
+) -> Result<OpenedText, Error> {
     let cache = TokenCache::of_user();
     let tokenizer = Arc::new(Tokenizer::open(path)?);
     let origin = Origin { paths: vec![file.into(), path.into()], options: "text".to_owned() };
@@ -353,9 +358,13 @@ fn words(file: &Path, path: &Path, split: &SplitPlan, look: Look) -> Result<Open
     let cutter = tokenizer.clone();
     let CutText { tokens, n_train } =
         cached(cache.as_ref(), &origin, look, move || cut(&text, &cutter))?;
-    let all = Row { held: tokens, path: file.to_owned() };
+    let all = TokenRow { held: tokens, path: file.to_owned() };
     let token_bytes = tokenizer.token_bytes().unwrap_or_default();
-    Ok(Opened { rows: parts(&all, n_train, split)?, classes: tokenizer.vocabulary(), token_bytes })
+    Ok(OpenedText {
+        rows: parts(&all, n_train, split)?,
+        classes: tokenizer.vocabulary(),
+        token_bytes,
+    })
 }
 
 /// The tokens of both parts of the text in `file`.
@@ -367,21 +376,21 @@ fn cut(file: &Path, tokenizer: &Tokenizer) -> Result<CutText, Error> {
     Ok(CutText::of([cut(&text[..border])?, cut(&text[border..])?]))
 }
 
-fn characters(file: &Path, split: &SplitPlan) -> Result<Opened, Error> {
+fn characters(file: &Path, split: &SplitPlan) -> Result<OpenedText, Error> {
     let text = text(file)?;
     let vocabulary: BTreeSet<char> = text.chars().collect();
     let order: BTreeMap<char, u32> = vocabulary.iter().copied().zip(0..).collect();
     let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
     let n = tokens.len();
-    let all = Row { held: HeldTokens::memory(tokens), path: file.to_owned() };
+    let all = TokenRow { held: TokenBuffer::memory(tokens), path: file.to_owned() };
     let classes: Vec<String> = vocabulary.iter().map(char::to_string).collect();
     let token_bytes = classes.iter().map(|character| character.len() as u32).collect();
-    Ok(Opened { rows: parts(&all, n * 9 / 10, split)?, classes, token_bytes })
+    Ok(OpenedText { rows: parts(&all, n * 9 / 10, split)?, classes, token_bytes })
 }
 
-fn binary(path: &Path, dtype: TokenDtype) -> Result<Row, Error> {
-    let held = HeldTokens::file(TokenFile::open(path, dtype)?);
-    Ok(Row { held, path: path.to_owned() })
+fn binary(path: &Path, dtype: TokenDtype) -> Result<TokenRow, Error> {
+    let held = TokenBuffer::file(TokenFile::open(path, dtype)?);
+    Ok(TokenRow { held, path: path.to_owned() })
 }
 
 fn format(path: &Path, what: String) -> Error {
@@ -389,12 +398,12 @@ fn format(path: &Path, what: String) -> Error {
 }
 
 /// A row of tokens.
-struct Row {
-    held: HeldTokens,
+struct TokenRow {
+    held: TokenBuffer,
     path: PathBuf,
 }
 
-impl Row {
+impl TokenRow {
     fn len(&self) -> usize {
         self.held.len()
     }
@@ -407,7 +416,7 @@ impl Row {
 
 /// The windows of one part: `seq_len` tokens from every `stride`-th on.
 struct Windows {
-    tokens: Row,
+    tokens: TokenRow,
     stride: usize,
     shape: [usize; 1],
     vocabulary: usize,
@@ -415,7 +424,12 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(tokens: Row, seq_len: usize, stride: usize, vocabulary: usize) -> Result<Self, Error> {
+    fn new(
+        tokens: TokenRow,
+        seq_len: usize,
+        stride: usize,
+        vocabulary: usize,
+    ) -> Result<Self, Error> {
         let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
             let what = format!(
                 "has too few tokens: a split of it has {}, and needs at least `seq_len` + 1 = {}",
@@ -497,7 +511,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = "hallo wörld!\n".repeat(10);
         let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
-        let splits = open(&source, 4, &SplitPlan::NONE, Look::Whole).unwrap().0;
+        let splits = open(&source, 4, &SplitPlan::NONE, CacheCheck::Whole).unwrap().0;
         let classes = &splits.classes;
         assert_eq!(*classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
         // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
@@ -519,7 +533,7 @@ mod tests {
         let text = "the cat".repeat(10);
         let text = file(dir.path(), "input.txt", text.as_bytes());
         let source = Source::Text(text, Some(tokenizer));
-        let splits = open(&source, 4, &SplitPlan::NONE, Look::Whole).unwrap().0;
+        let splits = open(&source, 4, &SplitPlan::NONE, CacheCheck::Whole).unwrap().0;
         let classes = &splits.classes;
         // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
         assert_eq!((classes.len(), &*classes[10]), (11, "the"));
@@ -542,7 +556,7 @@ mod tests {
                 dtype,
                 vocabulary,
             };
-            open(&source, 3, &SplitPlan::NONE, Look::Whole).unwrap().0
+            open(&source, 3, &SplitPlan::NONE, CacheCheck::Whole).unwrap().0
         };
         let splits = opened(20_000);
         assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
@@ -561,7 +575,7 @@ mod tests {
         let source = Source::Text(text, None);
         let split =
             SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.3), ..SplitPlan::NONE };
-        let splits = open(&source, 4, &split, Look::Whole).unwrap().0;
+        let splits = open(&source, 4, &split, CacheCheck::Whole).unwrap().0;
         let test = splits.test.unwrap();
         // Windows of 5 in 50, 20 and 30 characters.
         assert_eq!((splits.train.len(), splits.val.len(), test.len()), (46, 4, 7));
@@ -571,7 +585,7 @@ mod tests {
         let (val, dtype) = (train.clone(), TokenDtype::Uint16);
         let source = Source::Binary { train, val, test: None, dtype, vocabulary: 20 };
         let split = SplitPlan { test_fraction: Some(0.3), ..SplitPlan::NONE };
-        let splits = open(&source, 3, &split, Look::Whole).unwrap().0;
+        let splits = open(&source, 3, &split, CacheCheck::Whole).unwrap().0;
         let test = splits.test.unwrap();
         assert_eq!((splits.train.len(), splits.val.len(), test.len()), (11, 6, 1));
         assert_eq!(load(&*test, 0).0, [14.0, 15.0, 16.0]);
@@ -582,7 +596,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8], expected: &str| {
             let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
-            let error = open(&source, 8, &SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
+            let error =
+                open(&source, 8, &SplitPlan::NONE, CacheCheck::Whole).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
@@ -595,7 +610,8 @@ mod tests {
             dtype: TokenDtype::Uint16,
             vocabulary: 5,
         };
-        let error = open(&source, 8, &SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
+        let error =
+            open(&source, 8, &SplitPlan::NONE, CacheCheck::Whole).err().unwrap().to_string();
         assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
     }
 }

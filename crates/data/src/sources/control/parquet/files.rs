@@ -61,7 +61,7 @@ fn is_parquet(path: &Path) -> bool {
 fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let files = tables(path)?;
     let root = root(path);
-    let mut joined = Joined::default();
+    let mut joined = JoinedEpisodes::default();
     for file in &files {
         let table = Table::open(file)?;
         let part = Part::read(&table, root, cameras)?;
@@ -89,14 +89,14 @@ fn root(path: &Path) -> &Path {
 
 /// The episodes of the files so far; the last one may go on in the next file.
 #[derive(Default)]
-struct Joined {
+struct JoinedEpisodes {
     episodes: Episodes,
     /// The numbers of all episodes, and that of the last row.
     begun: BTreeSet<i64>,
     newest: Option<i64>,
 }
 
-impl Joined {
+impl JoinedEpisodes {
     /// Appends the rows of a file.
     fn add(&mut self, part: Part) -> Result<(), String> {
         let Episodes { observations, actions, cameras, ends } = &mut self.episodes;

@@ -36,7 +36,7 @@ fn reading(
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
     let asked = CsvForecast { split, check_dates, ..CsvForecast::new(file, seq_len, pred_len) };
-    read(&asked, &Stored::default()).map(|read| (read.splits, read.notes))
+    read(&asked, &SurveyResults::default()).map(|read| (read.splits, read.notes))
 }
 
 fn counts(splits: &Splits) -> [usize; 3] {
@@ -186,7 +186,7 @@ fn published_tables_have_their_dates_in_order() {
             continue;
         }
         let asked = CsvForecast::new(file, 36, 24);
-        assert_eq!(read(&asked, &Stored::default()).unwrap().notes, [""; 0], "{name}");
+        assert_eq!(read(&asked, &SurveyResults::default()).unwrap().notes, [""; 0], "{name}");
     }
 }
 
@@ -215,7 +215,7 @@ fn a_model_sees_dates_only_where_its_run_had_some() {
         dated.lines().map(|row| row.split_once(',').unwrap().1.to_owned() + "\n").collect();
     let asked = CsvForecast::new(file.clone(), 3, 2);
     write(&dated);
-    let of_dated = read(&asked, &Stored::default()).unwrap().stored;
+    let of_dated = read(&asked, &SurveyResults::default()).unwrap().stored;
     let told = asked.preprocessing(&of_dated.options()).unwrap();
     assert_eq!(told["dates"], serde_json::json!({ "format": "%Y-%m-%d", "whole_cell": false }));
     write(&undated);
@@ -224,7 +224,7 @@ fn a_model_sees_dates_only_where_its_run_had_some() {
     assert!(error.help().unwrap().contains("put the column of dates first"));
     let blind = CsvForecast { calendar: Calendar::None, ..asked.clone() };
     assert!(read(&blind, &of_dated).is_ok());
-    let of_undated = read(&asked, &Stored::default()).unwrap().stored;
+    let of_undated = read(&asked, &SurveyResults::default()).unwrap().stored;
     assert!(asked.preprocessing(&of_undated.options()).unwrap()["dates"].is_null());
     write(&dated);
     let splits = read(&asked, &of_undated).unwrap().splits;
@@ -261,7 +261,7 @@ fn naive_forecasts_are_as_far_off_as_counted_by_hand() {
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(("a\n".to_owned() + &text).as_bytes()).unwrap();
     let asked = CsvForecast { season: Some(2), ..CsvForecast::new(file, 3, 2) };
-    let Read { splits, stored, .. } = read(&asked, &Stored::default()).unwrap();
+    let CutTable { splits, stored, .. } = read(&asked, &SurveyResults::default()).unwrap();
     let [(_, deviation)] = stored.scales.unwrap()[..] else { panic!("one series") };
     let close = |found: f64, expected: f64| {
         assert!((found - expected).abs() < 1e-5 * expected, "{found}, {expected}");

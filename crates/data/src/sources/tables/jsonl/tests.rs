@@ -69,7 +69,7 @@ fn a_category_may_be_absent_where_it_is_predicted_from_too() {
         features: Features { categorical: "a".into(), ..Features::default() },
     };
     let found = jsonl.survey(&Asked::new("", 0, Targets::Numbers)).unwrap().found;
-    let mut rows = Unanswered::new(&found, jsonl.rules()).unwrap();
+    let mut rows = UnlabelledRows::new(&found, jsonl.rules()).unwrap();
     let new = put("new.jsonl", "{\"b\": 1}\n{\"a\": \"x\", \"b\": 1}\n");
     jsonl.rows_of(&new, &mut rows).unwrap();
     let inputs = rows.inputs(&jsonl.target).unwrap();

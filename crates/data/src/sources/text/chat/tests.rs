@@ -8,7 +8,7 @@ use crate::{IGNORED, Target};
 
 impl Chat {
     fn opened(&self) -> Splits {
-        self.splits(&SplitPlan::NONE, Look::Whole).unwrap().0
+        self.splits(&SplitPlan::NONE, CacheCheck::Whole).unwrap().0
     }
 }
 
@@ -79,7 +79,7 @@ fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |line: &str, expected: &str| {
         let error = source(folder.path(), &format!("{MESSAGES}\n{line}"))
-            .splits(&SplitPlan::NONE, Look::Whole)
+            .splits(&SplitPlan::NONE, CacheCheck::Whole)
             .err()
             .unwrap();
         let error = error.to_string();
@@ -92,13 +92,13 @@ fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
     refused(r#"{"messages": [{"role": "user", "content": "a"}]}"#, "there is nothing to learn");
     refused(r#"{"conversations": [{"from": "cat", "value": "a"}]}"#, "a turn of it is from `cat`");
     let one = source(folder.path(), MESSAGES)
-        .splits(&SplitPlan::NONE, Look::Whole)
+        .splits(&SplitPlan::NONE, CacheCheck::Whole)
         .err()
         .unwrap()
         .to_string();
     assert!(one.contains("leaves 0 of its 1 conversations"), "{one}");
     let no_end = Chat { eos_token: Some("<stop>".into()), ..source(folder.path(), MESSAGES) };
-    let error = no_end.splits(&SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
+    let error = no_end.splits(&SplitPlan::NONE, CacheCheck::Whole).err().unwrap().to_string();
     assert!(error.contains("it has no token `<stop>`"), "{error}");
 }
 
@@ -106,7 +106,7 @@ fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
 fn conversations_are_held_back_at_random_where_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let chat = source(folder.path(), &[MESSAGES; 4].join("\n"));
-    let of = |split: SplitPlan| chat.splits(&split, Look::Whole).unwrap().0;
+    let of = |split: SplitPlan| chat.splits(&split, CacheCheck::Whole).unwrap().0;
     let split = SplitPlan { test_fraction: Some(0.5), ..SplitPlan::NONE };
     let splits = of(split);
     assert_eq!((splits.train.len(), splits.val.len(), splits.test.unwrap().len()), (1, 2, 1));
@@ -121,7 +121,7 @@ fn answers_beyond_the_end_of_a_sample_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let text = [MESSAGES; 4].join("\n");
     let of = |seq_len: usize| Chat { seq_len, ..source(folder.path(), &text) };
-    let told = |chat: &Chat| chat.splits(&SplitPlan::NONE, Look::Whole);
+    let told = |chat: &Chat| chat.splits(&SplitPlan::NONE, CacheCheck::Whole);
     let error = told(&of(3)).err().unwrap();
     assert!(error.to_string().contains("none of the 2 conversations to train on"), "{error}");
     assert_eq!(error.key(), Some("data.seq_len"));
@@ -149,6 +149,6 @@ fn answers_that_the_tokenizer_has_no_tokens_for_are_not_said_to_be_cut_off() {
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": {"<|endoftext|>": 0, "i": 1}, "merges": []}}"#;
     crate::files::write_atomic(&chat.tokenizer, tokenizer.as_bytes()).unwrap();
-    let error = chat.splits(&SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
+    let error = chat.splits(&SplitPlan::NONE, CacheCheck::Whole).err().unwrap().to_string();
     assert!(error.contains("no answers for which the tokenizer has tokens"), "{error}");
 }

@@ -14,7 +14,7 @@ use crate::sources::tables::fit::Fit;
 use crate::sources::tables::table::{Rows, filled_words, unknown_words};
 
 /// Rows as they are read, with what the run found out about its columns.
-pub(crate) struct Unanswered<'a> {
+pub(crate) struct UnlabelledRows<'a> {
     fit: Fit,
     rules: CellRules<'a>,
     rows: Rows,
@@ -25,7 +25,7 @@ pub(crate) struct Unanswered<'a> {
     notes: Vec<String>,
 }
 
-impl<'a> Unanswered<'a> {
+impl<'a> UnlabelledRows<'a> {
     /// No row yet, of a run that found this out.
     pub(crate) fn new(found: &Options, rules: CellRules<'a>) -> Result<Self, Error> {
         let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \

@@ -7,19 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::read;
-use crate::sources::text::token_cache::{CHECKSUM, Keep};
+use crate::sources::text::token_cache::{CHECKSUM, Cacheable};
 use crate::sources::text::token_file::TokenFile;
 
 /// A row of tokens.
 #[derive(Clone, Debug)]
-pub(super) enum HeldTokens {
+pub(super) enum TokenBuffer {
     /// A part of what is in memory.
     Memory(Arc<[u32]>, Range<usize>),
     /// A part of a file.
     File(Arc<TokenFile>, Range<usize>),
 }
 
-impl HeldTokens {
+impl TokenBuffer {
     /// All of `tokens`.
     pub(super) fn memory(tokens: Vec<u32>) -> Self {
         let all = 0..tokens.len();
@@ -78,7 +78,7 @@ const HEADER_BYTES: usize = FORMAT.len() + 8;
 /// The tokens of a text.
 #[derive(Clone, Debug)]
 pub(super) struct CutText {
-    pub(super) tokens: HeldTokens,
+    pub(super) tokens: TokenBuffer,
     /// Number of tokens of the training part.
     pub(super) n_train: usize,
 }
@@ -88,12 +88,12 @@ impl CutText {
     pub(super) fn of([mut train, rest]: [Vec<u32>; 2]) -> Self {
         let n_train = train.len();
         train.extend(rest);
-        Self { tokens: HeldTokens::memory(train), n_train }
+        Self { tokens: TokenBuffer::memory(train), n_train }
     }
 }
 
 /// Format, number of training tokens, all tokens in 32 bits each; numbers little-endian.
-impl Keep for CutText {
+impl Cacheable for CutText {
     fn open(path: &Path) -> Option<Self> {
         let file = read::open(path).ok()?;
         let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
@@ -103,7 +103,7 @@ impl Keep for CutText {
         let body = bytes.checked_sub(HEADER_BYTES + CHECKSUM).filter(|body| body % 4 == 0)?;
         let n_train = usize::try_from(n_train).ok().filter(|&n_train| n_train <= body / 4)?;
         let file = TokenFile::at(file, HEADER_BYTES as u64, body / 4);
-        Some(Self { tokens: HeldTokens::file(file), n_train })
+        Some(Self { tokens: TokenBuffer::file(file), n_train })
     }
 
     fn encode(&self) -> Option<Vec<u8>> {
