@@ -221,7 +221,7 @@ impl Formatter for PythonFormatter {
     }
 }
 
-/// As Python's `json.dumps`.
+/// The filter `tojson`, as Python's `json.dumps`.
 #[expect(clippy::needless_pass_by_value, reason = "as minijinja calls filters")]
 fn to_json(value: Value, options: Kwargs) -> Result<String, JinjaError> {
     let indent: Option<usize> = options.get("indent")?;

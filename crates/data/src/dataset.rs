@@ -10,7 +10,7 @@ use crate::rng::Key;
 
 /// A label of [`Target::Classes`] that does not count.
 pub const IGNORED: u32 = u32::MAX;
-/// The same in a batch, whose labels are i64 then, as PyTorch's losses have it.
+/// [`IGNORED`] in a batch, whose labels are then i64, as PyTorch's losses expect.
 pub const IGNORED_LABEL: i64 = -100;
 
 /// Samples of one pass.

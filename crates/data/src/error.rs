@@ -99,7 +99,7 @@ pub enum Error {
     /// A file is not what its format demands.
     #[error("`{}`: {what}", shown(.path))]
     Format { path: PathBuf, what: String },
-    /// The same, where something can be done about it.
+    /// A file has the wrong format, and there is a remedy.
     #[error("`{}`: {what}", shown(.path))]
     WithHelp { path: PathBuf, what: String, help: String },
     /// The generated data cannot be used.
@@ -143,7 +143,7 @@ pub enum Error {
         path: PathBuf,
         /// The missing column.
         column: String,
-        /// Those that exist.
+        /// The columns of the table.
         columns: Vec<String>,
     },
     /// Lines of JSON have no key of this name.
@@ -156,7 +156,7 @@ pub enum Error {
         line: u64,
         /// The missing key.
         name: String,
-        /// Those that exist.
+        /// The names that exist.
         names: Vec<String>,
     },
     /// Hardly a value of the target occurs twice, though the loss takes them for classes.
@@ -197,7 +197,7 @@ pub enum Error {
         path: PathBuf,
         /// The missing camera.
         camera: String,
-        /// Those that it has.
+        /// The cameras of the data set.
         cameras: Vec<String>,
     },
     /// A camera's images are frames of videos.
@@ -231,10 +231,7 @@ pub enum Error {
     },
     /// The transforms do not fit together or the data.
     #[error("transforms cannot be applied: {what}")]
-    Transforms {
-        /// Why.
-        what: String,
-    },
+    Transforms { what: String },
     /// A sample cannot be read.
     #[error("sample {index}: {source}")]
     Sample {
@@ -252,7 +249,7 @@ pub enum Error {
         first: usize,
         /// Length of the row.
         count: usize,
-        /// Why the last one cannot be read.
+        /// The error of the last one.
         source: SampleError,
     },
     /// More samples of an epoch or an evaluation cannot be read, over all ranks, than are passed
@@ -261,7 +258,7 @@ pub enum Error {
     TooManyUnreadable {
         /// "training", "validation" or "test".
         split: &'static str,
-        /// Those that cannot be read.
+        /// Number of unreadable samples.
         unreadable: u64,
         /// Samples of the epoch or the evaluation.
         samples: u64,
@@ -293,7 +290,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Why `what`, the file at `path` that should hold what is `expected`, cannot be read.
+    /// Builds the error of `what`, the file at `path` that should hold `expected`, which cannot be
+    /// read.
     pub(crate) fn reading(
         what: &'static str,
         path: &Path,
@@ -489,7 +487,7 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    /// It without the name of the file, for a message that has named it.
+    /// The reason without the name of the file, for a message that has named it.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Io { source, .. } => format!("it cannot be read: {source}"),
@@ -549,7 +547,7 @@ fn too_many(split: &str, unreadable: u64, samples: u64, most: f64) -> String {
     )
 }
 
-/// Each on a line of its own.
+/// Puts each difference on a line of its own.
 fn lines(differences: &[String]) -> String {
     let line = |difference: &String| "\n  ".to_owned() + &shown(Path::new(difference));
     differences.iter().map(line).collect()

@@ -9,7 +9,7 @@ use std::path::Path;
 pub const IMAGE_ENDINGS: [&str; 10] =
     [".jpg", ".jpeg", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
 
-/// The same in words.
+/// [`IMAGE_ENDINGS`] in words.
 pub(crate) const IMAGES: &str = "images (.jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff .webp)";
 
 /// True if the name ends like an image's.

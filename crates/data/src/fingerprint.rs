@@ -47,7 +47,7 @@ pub struct Fingerprint {
     n_train: usize,
     n_val: usize,
     n_test: usize,
-    /// In label order.
+    /// Names of the classes in label order.
     classes: Vec<String>,
     /// Shape of a sample where the files decide it; `None` where it is not known.
     #[serde(default)]
@@ -70,7 +70,7 @@ struct Part {
     folders: BTreeMap<String, usize>,
     /// BLAKE3 of all names, and of sizes and contents as far as they were looked at.
     blake3: String,
-    /// Each file; `None` where there are too many.
+    /// All files; `None` if there are too many.
     listing: Option<Vec<FileMark>>,
 }
 
@@ -136,7 +136,7 @@ impl Fingerprint {
         }
     }
 
-    /// The same with other counts of training, validation and test samples, and other classes.
+    /// A copy with other counts of training, validation and test samples, and other classes.
     #[must_use]
     pub fn counting(&self, [train, val, test]: [usize; 3], classes: Vec<String>) -> Self {
         Self { n_train: train, n_val: val, n_test: test, classes, ..self.clone() }

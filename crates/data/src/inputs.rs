@@ -64,7 +64,7 @@ pub struct Item {
 pub enum Answers {
     /// One class, several classes or numbers, as the loss says.
     OfLoss(Vec<Unit>),
-    /// Each series over the time steps after the last row.
+    /// Values of each series at the time steps after the last row.
     Series(Vec<Unit>),
     /// The loss of each token under the model.
     TokenLoss,
@@ -138,7 +138,6 @@ impl Item {
 /// Files to predict.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InputFiles {
-    /// Each of them.
     pub(crate) files: Vec<PathBuf>,
     /// Files that were left out of folders, in words.
     pub(crate) notes: Vec<String>,

@@ -65,8 +65,8 @@ pub fn survey(
     })
 }
 
-/// That classes differ in nothing but the way in which they are written, in words. Single letters
-/// and signs are classes of their own.
+/// Note that classes differ in their spelling only. Single letters and signs are classes of their
+/// own.
 fn alike(classes: &[String]) -> Option<String> {
     const TRUE: [&str; 5] = ["1", "true", "yes", "y", "t"];
     const FALSE: [&str; 5] = ["0", "false", "no", "n", "f"];

@@ -40,7 +40,7 @@ pub fn open(
     }
 }
 
-/// All of `opened` as views of the same samples.
+/// Joins `opened` as views of the same samples.
 fn views(opened: &[Splits], seed: Option<u64>) -> Splits {
     let view = |part: fn(&Splits) -> Option<Arc<dyn Dataset>>| -> Option<Arc<dyn Dataset>> {
         let each: Vec<_> = opened.iter().filter_map(part).collect();

@@ -33,7 +33,7 @@ pub fn check() -> Result<(), String> {
     Ok(())
 }
 
-/// Says which step this process is in.
+/// Sets the step that this process is in.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn enter_step(_step: u64) {}

@@ -39,7 +39,7 @@ pub use user_cache::{user_cache, user_secret};
 /// `.<final name>` and this.
 const ASIDE: &str = ".ddprun-old";
 
-/// Why something could not be written. The operating system's reason is the source.
+/// Error of a write. The operating system's reason is the source.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused.
@@ -47,7 +47,6 @@ pub enum Error {
     Io {
         /// The operation that failed, as a verb: `create`, `sync` ...
         operation: &'static str,
-        /// On what.
         path: PathBuf,
         #[source]
         reason: io::Error,
@@ -146,7 +145,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_with_mode(path, bytes, 0o644)
 }
 
-/// As [`write_atomic`], for its user alone: what a cache holds of someone's data.
+/// Writes a file as [`write_atomic`], for its user alone, as for a cache of someone's data.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_with_mode(path, bytes, 0o600)
 }
@@ -371,8 +370,8 @@ pub fn remove_temporaries_of(path: &Path) -> Result<(), Error> {
     remove_temporaries(parent_of(path), &format!(".{}.", name.to_string_lossy())).map(drop)
 }
 
-/// As [`remove_stale_temporaries`], of those whose names begin with `prefix`, the first sign of
-/// which is a dot.
+/// Removes stale temporaries as [`remove_stale_temporaries`], if their names begin with `prefix`,
+/// the first sign of which is a dot.
 fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
     let mut removed = 0;
     for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {

@@ -99,7 +99,7 @@ fn status(key: &str) -> Option<Bytes> {
     line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
 }
 
-/// Whose pages values lie in.
+/// Kinds of pages that hold values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// This process's.
@@ -148,9 +148,9 @@ struct Blocks {
     waiting: [Option<NonNull<FreeBlock>>; CLASSES],
     bytes_waiting: usize,
     bytes_in_use: usize,
-    /// Most in use since the last reset.
+    /// Most bytes in use since the last reset.
     peak: usize,
-    /// Most ever in use.
+    /// Most bytes ever in use.
     most: usize,
     /// Blocks of each class that went back to the system or became others, and were not requested
     /// since.

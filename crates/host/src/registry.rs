@@ -29,7 +29,7 @@ pub trait Takes<K: Kind>: Family {
 
 /// A family of which ddprun brings kinds.
 pub trait Registered: Family + Sized {
-    /// Those that come with ddprun.
+    /// The kinds that come with ddprun.
     fn registered() -> Registry<Self>;
 }
 
@@ -110,7 +110,7 @@ impl<F: Family> Registry<F> {
         self.insert(spec, Arc::new(build));
     }
 
-    /// As [`Registry::add_variant`], in the place of the kind of that name.
+    /// Adds a variant as [`Registry::add_variant`], in the place of the kind of that name.
     pub fn replace_variant<K: Kind>(
         &mut self,
         name: &'static str,

@@ -145,7 +145,7 @@ impl ErrorPage {
         Self::new(code, format!("error: {}", with_causes(error)))
     }
 
-    /// The same page with this remedy.
+    /// Sets the remedy of the page.
     #[must_use]
     pub fn help(mut self, remedy: impl AsRef<str>) -> Self {
         if let PageContents::Block { help, .. } = &mut self.what {
@@ -177,7 +177,7 @@ impl ErrorPage {
         }
     }
 
-    /// For `--json`: an object for each thing that is wrong.
+    /// Objects for `--json`, one for each problem.
     pub fn objects(&self) -> Vec<Value> {
         match &self.what {
             PageContents::Block { .. } => vec![self.object(&self.page())],
@@ -265,7 +265,7 @@ fn of_problem(problem: &Problem, code: ExitCode) -> Value {
 /// The parts of a block that people read.
 struct Block {
     message: String,
-    /// By their labels.
+    /// The parts, by their labels.
     parts: Vec<(&'static str, String)>,
 }
 

@@ -32,7 +32,7 @@ impl Exif {
     }
 }
 
-/// From where the pixels of an upright image come.
+/// Positions of the pixels of an upright image in the stored one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Orientation {
     /// True if its rows are columns of the file.
@@ -53,7 +53,7 @@ impl Orientation {
         chunk.and_then(metadata::Orientation::from_exif_chunk).map_or_else(Self::default, Self::of)
     }
 
-    /// That which the decoder of another format finds.
+    /// The orientation that the decoder of another format finds.
     pub(super) fn of_decoder(decoder: &mut impl ImageDecoder) -> Self {
         decoder.orientation().map_or_else(|_| Self::default(), Self::of)
     }

@@ -83,7 +83,7 @@ impl ListingCache {
     }
 }
 
-/// As [`scan::scan`], from `cache` where that holds a listing that is still true.
+/// Lists `root` as [`scan::scan`] does, from `cache` if that holds a listing that is still true.
 pub(crate) fn list(
     root: &Path,
     what: &'static str,

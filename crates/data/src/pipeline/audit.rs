@@ -15,7 +15,7 @@ pub struct SampleDigest {
     sums: [u64; 2],
 }
 
-/// Who takes what in an epoch.
+/// Partition of an epoch's samples among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// Samples that some rank takes.

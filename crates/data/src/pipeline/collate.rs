@@ -249,7 +249,7 @@ fn to_batch(
     Ok(Batch { inputs, targets, samples, unreadable: 0 })
 }
 
-/// As u32, or as i64 where some do not count.
+/// Builds a tensor of labels: u32, or i64 if some of them do not count.
 fn labels(labels: Vec<u32>, shape: Vec<usize>) -> candle_core::Result<Tensor> {
     if !labels.contains(&IGNORED) {
         return Tensor::from_vec(labels, shape, &Device::Cpu);
@@ -309,13 +309,13 @@ mod tests {
         classes: 4,
     };
 
-    /// Each sample with its values and its target, in passes of `size` samples of a global batch of
-    /// 12.
+    /// Loads an epoch in passes of `size` samples of a global batch of 12: each sample with its
+    /// values and its target.
     fn epoch(size: u32, mixup: Option<MixupPlan>) -> Vec<(u32, Vec<f32>, Tensor)> {
         epoch_of(size, mixup, |order| order)
     }
 
-    /// The same of another order.
+    /// Loads an epoch in another order.
     fn epoch_of(
         size: u32,
         mixup: Option<MixupPlan>,

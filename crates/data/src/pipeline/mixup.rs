@@ -88,7 +88,7 @@ pub(super) struct Sample<'a> {
     pub(super) target: &'a mut [f32],
 }
 
-/// Each becomes its share of itself and the rest of the other.
+/// Blends two images: each becomes its share of itself and the rest of the other.
 fn blend(a: &mut [f32], b: &mut [f32], share: f64) {
     let own = share as f32;
     let other = (1.0 - share) as f32;
@@ -97,7 +97,7 @@ fn blend(a: &mut [f32], b: &mut [f32], share: f64) {
     }
 }
 
-/// Each has the other's values in the area.
+/// Swaps the values of two images in the area.
 fn swap(a: &mut [f32], b: &mut [f32], area: Area, [_, height, width]: [usize; 3]) {
     let planes = a.chunks_exact_mut(height * width).zip(b.chunks_exact_mut(height * width));
     for (a, b) in planes {

@@ -10,7 +10,7 @@ use crate::plan::{DataPlan, MixupPlan, OnBadSample};
 pub struct Request {
     /// Indices into the data set; may be empty.
     pub samples: Vec<u32>,
-    /// With which sample each is mixed, itself where it is left alone; empty where nothing is
+    /// Partner that each sample is mixed with, itself if it is left alone; empty if nothing is
     /// mixed.
     pub partners: Vec<u32>,
     /// Copy number of each sample, and of each partner; empty if there is one of each.
@@ -55,7 +55,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// As planned.
+    /// The planned settings.
     pub fn new(plan: &DataPlan, seed: u64) -> Self {
         Self {
             seed,

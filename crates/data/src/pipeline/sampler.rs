@@ -23,7 +23,7 @@ pub struct MicroBatch {
     /// Indices into the data set; fewer than the batch size, or none, in the last step of an epoch
     /// without `drop_last`.
     pub samples: Vec<u32>,
-    /// With which sample each is mixed, itself where it is left alone; empty where nothing is
+    /// Partner that each sample is mixed with, itself if it is left alone; empty if nothing is
     /// mixed.
     pub partners: Vec<u32>,
     /// Copy number of each sample, and of each partner; empty if there is one of each.
@@ -83,13 +83,13 @@ impl EpochOrder {
         }
     }
 
-    /// The same number of samples, each drawn by `odds` with replacement: draw i of an epoch
-    /// follows from the seed, the epoch and i alone. Of a sample that is drawn again there is
+    /// Replaces the order by the same number of samples drawn with replacement by `weights`: draw i
+    /// of an epoch follows from the seed, the epoch and i alone. A sample that is drawn again is
     /// another copy, so that it is augmented anew.
     #[must_use]
-    pub fn drawn(mut self, odds: &SampleWeights, seed: u64, epoch: u64) -> Self {
+    pub fn drawn(mut self, weights: &SampleWeights, seed: u64, epoch: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
-        self.order = (0..self.order.len() as u64).map(|i| odds.draw(key.uniform(i))).collect();
+        self.order = (0..self.order.len() as u64).map(|i| weights.draw(key.uniform(i))).collect();
         self.copies = times_before(&self.order);
         self
     }
@@ -214,8 +214,8 @@ pub fn evaluation_chunks(
     })
 }
 
-/// As many samples as before, each `repeats` times in a row (timm's `RepeatAugSampler`), with the
-/// number of its copy. In each step the first copies of all its samples come first, so that
+/// Repeats samples `repeats` times in a row, as many in all as before (timm's `RepeatAugSampler`),
+/// and numbers their copies. In each step the first copies of all its samples come first, so that
 /// neighbours, which may be mixed, are different samples.
 fn repeated(order: &[u32], repeats: usize, global: usize) -> (Vec<u32>, Vec<u32>) {
     let mut places: Vec<usize> = (0..order.len()).collect();

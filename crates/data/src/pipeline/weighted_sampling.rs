@@ -8,8 +8,8 @@ use crate::plan::{DataPlan, Sampler};
 pub struct SampleWeights(Vec<f64>);
 
 impl SampleWeights {
-    /// As planned; `None` where nothing is drawn. With "balanced" a sample weighs 1 / (samples of
-    /// its class), with "weighted" what its class weighs.
+    /// The planned weights; `None` if nothing is drawn. With "balanced" a sample weighs 1 /
+    /// (samples of its class), with "weighted" as much as its class.
     pub fn of(plan: &DataPlan, dataset: &dyn Dataset) -> Option<Self> {
         if !plan.sampler.draws() {
             return None;

@@ -18,14 +18,14 @@ pub(crate) struct Parts<T> {
 pub(crate) trait Splittable: Default {
     fn units(&self) -> SplitUnits;
 
-    /// Those at these places, which ascend.
+    /// Selects the samples at these indices, which ascend.
     fn only(&self, places: &[usize]) -> Self;
 }
 
 /// Smallest units that a split keeps together.
 #[derive(Debug)]
 pub(crate) enum SplitUnits {
-    /// Each sample, by its class, so that all parts have its share.
+    /// Single samples, each with its class, so that all parts have the same shares of classes.
     Samples(Vec<u32>),
     /// All samples of a group; the number of each sample's.
     Groups(Vec<u32>),

@@ -146,7 +146,7 @@ type Listings<'a> = (Vec<(Part, &'a Path, Listing)>, Vec<String>);
 /// Classes named in a message.
 const MAX_NAMED_CLASSES: usize = 5;
 
-/// That a folder has no image of some classes.
+/// Note that a folder has no image of some classes.
 fn note_of_empty(root: &Path, classes: &[String]) -> Option<String> {
     let named: Vec<String> =
         classes.iter().take(MAX_NAMED_CLASSES).map(|class| format!("`{class}`")).collect();
@@ -221,7 +221,7 @@ impl DataSource for ImageFolder {
     }
 }
 
-/// That files have 16 bits, of which 8 are read, by the first of them.
+/// Note that the first file has 16 bits, of which 8 are read.
 pub(crate) fn note_of_bits(files: &Paths, dtype: PixelDtype) -> Option<String> {
     let (first, _) = files.iter().next()?;
     let is_cut = dtype == PixelDtype::Uint8 && decode::has_more_than_8_bits(&first);

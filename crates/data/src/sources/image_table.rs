@@ -24,8 +24,7 @@ use crate::sources::tables::answer::{Answer, class, labelled, labels, sorted_cla
 use crate::sources::tables::column::{BadCell, empty, number};
 use crate::sources::tables::column_names::keyed;
 use crate::sources::tables::csv::{RAGGED, flag};
-use crate::sources::tables::csv_rows::CsvRows;
-use crate::sources::tables::csv_rows::{check_unique, check_width};
+use crate::sources::tables::csv_rows::{CsvRows, check_unique, check_width};
 use crate::sources::tables::features::MissingValues;
 use crate::sources::tables::table::{at, cell};
 use crate::{Dataset, Splits, Target, read};

@@ -166,7 +166,7 @@ impl IdxPair {
         Self::of(dir, name, &dims, pixels)
     }
 
-    /// Without the pixels.
+    /// Counts the images without reading their pixels.
     fn count(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let dims = check_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, Vec::new())

@@ -168,7 +168,7 @@ pub struct Survey {
     /// Images that each observation holds beside the numbers of `sample`, as they are before
     /// transforms.
     pub cameras: Option<Cameras>,
-    /// By what the values of their pixels are normalized where no transform does it.
+    /// Pixel statistics that normalize images if no transform does it.
     pub pixels: Option<PixelStats>,
     /// Storage type of the pixels of image files.
     pub pixel_dtype: PixelDtype,
@@ -220,7 +220,7 @@ pub struct Files {
     pub name: &'static str,
     /// The folder that they are in.
     pub root: PathBuf,
-    /// Each of them.
+    /// All files.
     pub paths: Vec<PathBuf>,
     /// True if contents are compared however many files there are; else very many are compared by
     /// names and sizes.

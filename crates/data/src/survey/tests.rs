@@ -1,4 +1,4 @@
-//! From a choice to batches.
+//! Tests from the choice of a data set to its batches.
 
 use crate::user_error::UserError;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ pub(super) struct Motion {
 }
 
 impl Motion {
-    /// None.
+    /// No motion.
     pub(super) const IDENTITY: Self =
         Self { angle: 0.0, translate: [0.0; 2], scale: 1.0, shear: [0.0; 2] };
 
@@ -110,7 +110,7 @@ fn places(step: f64, origin: f64, n: usize) -> Vec<Option<usize>> {
     (0..n).map(next).collect()
 }
 
-/// In 16.16 fixed point, pixel centres at one half.
+/// Affine map in 16.16 fixed point, pixel centres at one half.
 fn mapped<'a, const BYTES: usize>(
     from: &Source<'_, BYTES>,
     rows: impl Iterator<Item = &'a mut [[u8; BYTES]]>,

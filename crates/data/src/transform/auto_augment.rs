@@ -173,7 +173,7 @@ const TRIVIAL_AUGMENT: Space = Space {
 };
 
 impl Operation {
-    /// One of those that are chosen from, each as likely.
+    /// Draws an operation, each as likely.
     fn draw(stream: &mut Stream) -> Self {
         CHOSEN[stream.below(CHOSEN.len() as u64) as usize]
     }

@@ -213,7 +213,7 @@ fn luma(pixel: &[u8]) -> u8 {
     weighted([u32::from(pixel[0]), u32::from(pixel[1]), u32::from(pixel[2])]) as u8
 }
 
-/// In the range of its channels, up to 16 bits.
+/// Weighted sum of the channels, in their range, up to 16 bits.
 fn weighted([r, g, b]: [u32; 3]) -> u32 {
     (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16
 }

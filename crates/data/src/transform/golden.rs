@@ -48,7 +48,7 @@ pub(super) fn equals(name: &str, change: impl Fn(Pixels) -> Pixels) {
     agrees(recorded(name), name, change);
 }
 
-/// The same under `name` and a parameter.
+/// Checks `change` against the values under `name` and a parameter.
 #[track_caller]
 pub(super) fn equals_at(name: &str, at: impl Display, change: impl Fn(Pixels) -> Pixels) {
     equals(&format!("{name} {at}"), change);

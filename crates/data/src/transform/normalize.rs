@@ -37,7 +37,7 @@ fn deviations(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl Normalize {
-    /// By a mean and a deviation for each channel, or one of all.
+    /// Normalizes by a mean and a deviation for each channel, or one for all.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
         let camera_mean = Vec::new();
         let camera_std = Vec::new();
@@ -49,7 +49,7 @@ impl Normalize {
         Self::new(&[0.0], &[1.0])
     }
 
-    /// By what pixels are, camera by camera if there are several.
+    /// Normalizes by pixel statistics, camera by camera if there are several.
     pub(crate) fn by(pixels: &PixelStats) -> Self {
         let of = |list: fn(&PixelStats) -> &[f64]| {
             pixels.cameras.iter().map(|camera| list(camera).to_vec()).collect()
@@ -140,7 +140,7 @@ impl Transform for Normalize {
         Ok(image)
     }
 
-    /// In f32, as torchvision.
+    /// Computes in f32, as torchvision.
     fn value(&self, channel: usize, value: f32) -> Option<f32> {
         let of = |list: &[f64]| list[channel % list.len()] as f32;
         Some((value - of(&self.mean)) / of(&self.std))

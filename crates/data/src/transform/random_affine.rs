@@ -64,7 +64,7 @@ impl Transform for RandomAffine {
 }
 
 impl RandomAffine {
-    /// Each amount uniform in its range, in torchvision's order; shifts in whole pixels.
+    /// Draws each amount uniformly in its range, in torchvision's order; shifts in whole pixels.
     fn draw(&self, (height, width): (usize, usize), stream: &mut Stream) -> Motion {
         let angle = stream.range(-self.degrees, self.degrees);
         let [across, down] = [self.translate[0] * width as f64, self.translate[1] * height as f64];

@@ -55,7 +55,7 @@ fn ratios(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl RandomResizedCrop {
-    /// To such a size, of usual areas.
+    /// A crop to this size, with the default scale and ratio.
     pub fn to(size: Shape2) -> Self {
         Self { size, scale: scale(), ratio: ratio(), interpolation: Interpolation::default() }
     }

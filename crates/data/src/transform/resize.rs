@@ -55,7 +55,7 @@ impl Interpolation {
 }
 
 impl Resize {
-    /// To such a size, by the usual filter.
+    /// A resize to this size, by the default filter.
     pub fn to(size: Shape2) -> Self {
         Self { size, interpolation: Interpolation::default() }
     }

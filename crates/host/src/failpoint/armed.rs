@@ -32,7 +32,7 @@ pub fn check() -> Result<(), String> {
     rules().as_ref().map(|_| ()).map_err(|wrong| format!("DDPRUN_FP: {wrong}"))
 }
 
-/// Says which step this process is in.
+/// Sets the step that this process is in.
 pub fn enter_step(step: u64) {
     STEP.store(step, Ordering::Relaxed);
 }

@@ -27,7 +27,7 @@ pub(super) enum Action {
     Exit(i32),
 }
 
-/// Who reaches a point, and when.
+/// Visit of a point by a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Visit {
     /// `None` = the parent.
@@ -50,7 +50,7 @@ pub(super) struct Rule {
     hit: Option<u64>,
 }
 
-/// Whose visits a rule is about.
+/// Processes that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RankFilter {
     Anybody,

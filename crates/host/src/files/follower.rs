@@ -41,7 +41,7 @@ impl Follower {
         self.look(false)
     }
 
-    /// As [`Follower::poll`], with a last line that has no end: nothing more will be written.
+    /// Reads as [`Follower::poll`], with a last line that has no end: nothing more will be written.
     pub fn poll_to_the_end(&mut self) -> Result<News, Error> {
         self.look(true)
     }

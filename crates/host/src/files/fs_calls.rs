@@ -92,7 +92,7 @@ pub(super) fn sync(file: &File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`sync`], without the times of the file.
+/// Syncs as [`sync`], without the times of the file.
 pub(super) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
     file.sync_data()?;
     note("sync", &[path], b"");

@@ -29,7 +29,7 @@ impl NewFile {
         Self::create_with_mode(path, 0o644)
     }
 
-    /// As [`NewFile::create`], with this mode less the umask.
+    /// Makes the file as [`NewFile::create`], with this mode less the umask.
     pub(super) fn create_with_mode(path: &Path, mode: u32) -> Result<Self, Error> {
         let file = fs_calls::make_file(path, mode).map_err(Error::io("create", path))?;
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })

@@ -69,13 +69,13 @@ pub fn read_lines(path: &Path) -> io::Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Why a file is not read on whose line is longer than [`LONGEST_LINE`].
+/// Error for a line that is longer than [`LONGEST_LINE`].
 pub(super) fn no_lines() -> io::Error {
     let what = "it has a line of more than 16 MiB, so it is not a file of lines";
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// As [`read`], of text.
+/// Reads a text as [`read`].
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))

@@ -31,7 +31,8 @@ impl RunLock {
         Self::acquire_named(folder, ".lock")
     }
 
-    /// As [`RunLock::acquire`], with the file `name` of the folder: a part of what is done there.
+    /// Acquires the lock as [`RunLock::acquire`], on the file `name` of the folder, for a part of
+    /// the work there.
     pub fn acquire_named(folder: &Path, name: &str) -> Result<Self, Error> {
         let path = folder.join(name);
         let mut file = open_lock(&path).map_err(Error::io("open", &path))?;
@@ -106,7 +107,7 @@ fn patiently(file: &File, timeout: Duration) -> Result<(), TryLockError> {
     }
 }
 
-/// Who has the lock of `folder`, `pid 123 on host`; `None` if it is free.
+/// Holder of the lock of `folder`, `pid 123 on host`; `None` if it is free.
 pub fn lock_holder(folder: &Path) -> Option<String> {
     let path = folder.join(".lock");
     let file = match super::open(&path) {

@@ -21,7 +21,7 @@ use crate::transport::record::SessionKeys;
 
 /// Connections that are authenticated at a time.
 const MAX_PENDING: usize = 64;
-/// Those from one address.
+/// Connections from one address that are authenticated at a time.
 const MAX_PENDING_PER_ADDRESS: usize = 16;
 /// Time between two reports of refusals for one address.
 const REFUSAL_REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -159,7 +159,7 @@ fn authenticate(
 #[derive(Default)]
 struct Pending(Mutex<BTreeMap<IpAddr, usize>>);
 
-/// One of them, until it is dropped.
+/// A reserved place among the pending connections, until it is dropped.
 struct PendingSlot {
     pending: Arc<Pending>,
     address: IpAddr,

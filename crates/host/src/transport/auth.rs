@@ -38,7 +38,7 @@ impl Key {
         key
     }
 
-    /// The same, which wipes the caller's copy.
+    /// Takes the key from these bytes, and wipes them.
     pub fn take(bytes: &mut [u8; KEY_BYTES]) -> Self {
         let key = Self::new(*bytes);
         bytes.zeroize();

@@ -31,7 +31,7 @@ pub struct SessionKeys {
 }
 
 impl SessionKeys {
-    /// For what this end sends, and for what it receives.
+    /// Keys for sending and for receiving.
     pub fn new(send: Key, receive: Key) -> Self {
         Self { send: SentKey(send), receive: SentKey(receive) }
     }
@@ -79,7 +79,7 @@ impl RecordKey {
         self.advance()
     }
 
-    /// As [`RecordKey::open`], but the next record stays the same.
+    /// Decrypts as [`RecordKey::open`], but does not advance to the next record.
     pub fn peek(&self, bytes: &mut [u8], tag: [u8; TAG_BYTES]) -> io::Result<()> {
         let nonce = nonce(self.next);
         let aad = Aad::empty();

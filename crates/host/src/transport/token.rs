@@ -18,11 +18,7 @@ pub enum TokenError {
     Unreadable { path: PathBuf, source: io::Error },
     /// Other users could have read or written it.
     #[error("the token file `{}` {what}", path.display())]
-    Exposed {
-        path: PathBuf,
-        /// Why.
-        what: String,
-    },
+    Exposed { path: PathBuf, what: String },
     /// It does not hold a token.
     #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
     Malformed { path: PathBuf },
@@ -47,8 +43,8 @@ pub fn read_token(path: &Path) -> Result<Key, TokenError> {
     key.ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
 }
 
-/// Why a file of this owner and mode is not `user`'s secret, if so. A secret that Kubernetes mounts
-/// belongs to root and is read by way of its group (`fsGroup`), mode 0440.
+/// Reason why a file of this owner and mode is not `user`'s secret, if so. A secret that Kubernetes
+/// mounts belongs to root and is read by way of its group (`fsGroup`), mode 0440.
 fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
     let allowed = match owner {
         _ if owner == user => 0o600,

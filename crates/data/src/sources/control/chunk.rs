@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Options, Wrong};
 use crate::plan::{Cameras, PixelStats, SourcePlan};
 
-/// Why there are no predictions of behaviour.
+/// Reason why there are no predictions of behaviour.
 pub(super) const ACTS: &str = "a policy acts: use `ddprun sample`";
 
 /// Ranges narrower than this are not stretched.
@@ -110,14 +110,14 @@ pub struct Policy {
     /// The images of an observation as they are before transforms, if it has some.
     #[serde(default)]
     pub cameras: Option<Cameras>,
-    /// By what their pixels are normalized where no transform does it; `None` in runs of before it
-    /// was measured.
+    /// Pixel statistics that normalize images if no transform does it; `None` in runs from before
+    /// they were measured.
     #[serde(default)]
     pub pixels: Option<PixelStats>,
 }
 
 impl Policy {
-    /// By what name a survey finds it.
+    /// Key of the policy among the survey's results.
     pub(super) const FOUND: &'static str = "policy";
 
     /// The policy of a plan; `None` if its data are no behaviour.
@@ -125,7 +125,7 @@ impl Policy {
         Self::found(&source.found)
     }
 
-    /// As a survey found it.
+    /// Reads the policy from the survey's results.
     pub(super) fn found(found: &Options) -> Option<Self> {
         Self::deserialize(found.get(Self::FOUND)?).ok()
     }

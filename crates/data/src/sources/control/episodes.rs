@@ -67,7 +67,7 @@ pub(super) struct Camera {
 /// One image for each step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frames {
-    /// As they were encoded.
+    /// Images in their file format.
     Encoded(Vec<Encoded>),
     /// 8-bit values, (height, width, channels) for each step.
     Values { shape: [usize; 3], values: Vec<u8> },

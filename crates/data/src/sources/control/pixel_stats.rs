@@ -128,7 +128,8 @@ impl Sums {
     }
 }
 
-/// By the means of values and of their squares; to six digits, which a plan can show.
+/// Mean and deviation from the means of values and of their squares; to six digits, which a plan
+/// can show.
 fn stats(means: &[f64], squares: &[f64]) -> PixelStats {
     let rounded = |number: f64| (number * 1e6).round() / 1e6;
     let deviation = |(mean, square): (&f64, &f64)| {

@@ -201,7 +201,7 @@ impl CameraTransform {
         self.see_part(camera, Decoded::whole(image), key, values)
     }
 
-    /// The same of an image of which at least [`CameraTransform::needed`] is there.
+    /// Transforms an image of which at least [`CameraTransform::needed`] is there.
     fn see_part(
         &self,
         camera: usize,
@@ -369,7 +369,7 @@ impl Windows {
         }
     }
 
-    /// The same with the images of each observation behind its numbers.
+    /// Appends the images of each observation to its numbers.
     fn seen_by(mut self, sight: Option<Arc<CameraTransform>>) -> Self {
         let pixels = sight.as_ref().map_or(0, |sight| sight.values());
         self.shape[1] += self.episodes.cameras.len() * pixels;

@@ -1,4 +1,4 @@
-//! In which format the cells of a column write dates: inferred over all of them, or given by
+//! Date formats of the cells of a column: inferred over all of them, or given by
 //! `data.date_format`.
 //!
 //! A cell is a calendar date and then perhaps a time of day and an offset from UTC. Times and
@@ -31,7 +31,7 @@ impl Date {
     }
 }
 
-/// Why a cell is not read as a date, as in "`soon` is not a date", and what to do about it.
+/// Error of a cell that is not read as a date, as in "`soon` is not a date", and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WrongDate {
     /// Line of the cell.
@@ -240,7 +240,7 @@ pub(crate) struct FormInference<'a> {
 }
 
 impl<'a> FormInference<'a> {
-    /// For a column whose format may be `given`.
+    /// Inference for a column whose format may be `given`.
     pub(crate) fn new(given: Option<&'a str>) -> Self {
         let all = PATTERNS.iter().enumerate();
         let candidates =

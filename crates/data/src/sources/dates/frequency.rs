@@ -134,8 +134,8 @@ impl Frequency {
         (0..n).map_while(next).collect()
     }
 
-    /// After how many dates a series usually comes round: hours after a day, days after a week,
-    /// months after a year; 1 where nothing is usual.
+    /// Usual length of a season in dates: a day of hours, a week of days, a year of months; 1 if
+    /// there is no usual one.
     pub fn season(&self) -> usize {
         let of = |whole: i64| {
             let times = whole / self.step.max(1);
@@ -228,8 +228,8 @@ fn grids(dates: &[Date]) -> Vec<Grid> {
     grids
 }
 
-/// The same times on each day, such as the hours of an exchange, if each of them recurs; from Monday
-/// to Friday unless there are dates of a weekend.
+/// Finds the times that recur on each day, such as the hours of an exchange; from Monday to Friday
+/// unless there are dates of a weekend.
 fn opening_hours(dates: &[Date]) -> Option<Grid> {
     // By time of day the last day that has it, and how many have.
     let mut days_of: BTreeMap<i64, (i128, usize)> = BTreeMap::new();
@@ -480,7 +480,7 @@ impl FrequencyAlias {
 }
 
 impl fmt::Display for Frequency {
-    /// As pandas writes it, without an anchor; where pandas has no name, in words.
+    /// Writes pandas' name, without an anchor; words if pandas has no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |name: &str, unit: i64| {
             (self.step % unit == 0).then(|| (self.step / unit, name.to_owned()))

@@ -28,8 +28,8 @@ impl Calendar {
     }
 }
 
-/// Each feature: what it is of a date, the value that is taken away from it, and its largest value,
-/// by which it is divided before a half is taken away.
+/// Describes each feature for other programs: its name, the value that is subtracted, and the
+/// largest value, by which it is divided before 0.5 is subtracted.
 pub(super) fn described(calendar: Calendar) -> Vec<serde_json::Value> {
     let minute = ("minute", 0, 59);
     let others =

@@ -43,7 +43,7 @@ impl Dates {
         Ok(Self { all: read.into_iter().map(|(date, _)| date).collect(), lines, form, zone })
     }
 
-    /// Each of them.
+    /// All dates.
     pub(super) fn all(&self) -> &[Date] {
         &self.all
     }
@@ -73,7 +73,7 @@ impl Dates {
         Err((self.lines[at + 1], what))
     }
 
-    /// By what they follow each other, if it is regular.
+    /// Frequency of the dates, if it is regular.
     pub(super) fn frequency(&self) -> Option<Frequency> {
         Frequency::infer(&self.all)
     }

@@ -11,9 +11,8 @@ use crate::sources::dates::{DateForm, WrongDate, is_dated};
 use crate::sources::forecast::calendar::{self, Calendar};
 use crate::sources::forecast::dates::Dates;
 use crate::sources::tables::column::{BadCell, decimals, number, with_point};
-use crate::sources::tables::csv_rows::CsvRows;
+use crate::sources::tables::csv_rows::{CsvRows, check_unique, check_width, other_separator};
 use crate::sources::tables::fit::{Scale, scale};
-use crate::sources::tables::header;
 use crate::sources::tables::table::{at, cell};
 
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
@@ -27,7 +26,7 @@ const RAGGED: [&str; 2] = [
 
 /// All rows, in their order.
 pub(super) struct Table {
-    /// As written, until they are standardised.
+    /// Values as written, until they are standardised.
     raw: Vec<f64>,
     /// `rows * series` standardised values.
     values: Vec<f32>,
@@ -60,8 +59,8 @@ impl Table {
     pub(super) fn read(path: &Path, options: &DateOptions<'_>) -> Result<Self, Error> {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
-        header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
-        let separator = header::other_separator(path, &header);
+        check_unique(&header).map_err(|bad| cell(path, 1, bad))?;
+        let separator = other_separator(path, &header);
         let mut record = ::csv::StringRecord::new();
         let mut line = rows.read(&mut record)?;
         let name = header.first().map(String::as_str).unwrap_or_default();
@@ -101,7 +100,7 @@ impl Table {
         header: &[String],
         dated: bool,
     ) -> Result<(), BadCell> {
-        header::fits(record.len(), header, RAGGED)?;
+        check_width(record.len(), header, RAGGED)?;
         for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
             self.raw.push(number(column, cell).map_err(|what| {
                 let help = Some(remedy(cell));

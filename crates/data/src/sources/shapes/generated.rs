@@ -140,7 +140,7 @@ impl DataSource for Shapes {
     }
 }
 
-/// By what name a survey finds the set's folder.
+/// Key of the set's folder among the survey's results.
 const FOLDER: &str = "folder";
 
 fn in_folder(folder: &Path) -> ImageFolder {

@@ -46,7 +46,7 @@ pub(super) fn described(rate: u32) -> Vec<(&'static str, Value)> {
 /// Makes features of speech at one sample rate.
 pub struct LogMel {
     fft: Arc<dyn RealToComplex<f64>>,
-    /// As long as a transform, zero at both ends.
+    /// Window as long as a transform, zero at both ends.
     window: Vec<f64>,
     /// First frequency of each band, and weights from there on.
     bands: Vec<(usize, Vec<f64>)>,

@@ -336,7 +336,7 @@ impl Speech {
         Ok(parts)
     }
 
-    /// That utterances are held back at random, though the same speakers say many of them.
+    /// Note that utterances are held out at random, though the same speakers say many of them.
     fn repeated_speakers(&self, parts: &[Part], split: &SplitPlan) -> Option<String> {
         let is_grouped = self.group.is_some() || self.group_part.is_some();
         if is_grouped || !split.holds_something() {

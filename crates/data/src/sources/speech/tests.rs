@@ -86,7 +86,7 @@ fn speech(dir: &Path) -> Speech {
     Speech { n_mels: 16, ..Speech::new(dir.join("train"), dir.join("val")) }
 }
 
-/// As a rank opens it.
+/// Opens the data as a rank does.
 fn opened(speech: &Speech) -> Splits {
     let found = &speech.survey(&ASKED).unwrap().found;
     let (train_transforms, val_transforms) = (&[][..], &[][..]);

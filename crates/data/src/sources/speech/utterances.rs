@@ -33,7 +33,7 @@ pub(super) struct AudioLimits {
 }
 
 impl AudioLimits {
-    /// As a survey found it.
+    /// Reads the limits from the survey's results.
     pub(super) fn of(found: &Options) -> Option<Self> {
         let number = |name: &str| found.get(name)?.as_u64();
         Some(Self { rate: number("rate")? as u32, samples: number("samples")? as usize })
@@ -196,7 +196,7 @@ pub(super) struct Utterance {
     pub(super) class: String,
     /// The part; the whole recording if there is none.
     pub(super) span: Option<Span>,
-    /// Who speaks, where that is known.
+    /// Speaker, if known.
     pub(super) speaker: Option<String>,
 }
 
@@ -206,7 +206,7 @@ pub(super) struct Recordings {
     files: Paths,
     /// Empty where all are whole recordings.
     spans: Vec<Span>,
-    /// Who is held back together; empty where nobody is.
+    /// Speaker of each utterance, whose utterances are held out together; empty without speakers.
     groups: Vec<u32>,
 }
 
@@ -237,7 +237,7 @@ impl Recordings {
         all
     }
 
-    /// The same, with the utterances of a speaker held back together.
+    /// Groups the utterances by speaker.
     pub(super) fn grouped(self, utterances: &[Utterance]) -> Self {
         let speakers: Vec<String> =
             utterances.iter().filter_map(|utterance| utterance.speaker.clone()).collect();

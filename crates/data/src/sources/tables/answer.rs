@@ -37,18 +37,18 @@ impl Answer {
         }
     }
 
-    /// The same for all ways in which a class is written.
+    /// Key that is the same for all spellings of a class.
     pub(crate) fn key(&self) -> String {
         key(&self.text())
     }
 
-    /// That no training row has the class.
+    /// Error for a class without training rows.
     pub(crate) fn untrained(&self) -> String {
         format!("class `{}` has no training rows", self.text())
     }
 }
 
-/// The same for `True` and `true`.
+/// Key that is the same for `True` and `true`.
 fn key(class: &str) -> String {
     truth(class).map_or(class.to_owned(), |is_true| is_true.to_string())
 }
@@ -64,7 +64,7 @@ pub(crate) fn class(column: &str, cell: &str) -> Result<Answer, String> {
     }
 }
 
-/// That a target is empty, and what can be done about it.
+/// Error for an empty target, with the remedy.
 pub(crate) fn unlabelled(what: String) -> BadCell {
     let help = "remove such rows, or set `data.drop_unlabelled = true`; `data.missing_values` says \
                 which words count as empty";

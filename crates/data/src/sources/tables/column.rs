@@ -25,7 +25,7 @@ pub(crate) enum Cells {
     Numbers(Vec<f64>),
     /// "" where it is.
     Words(Words),
-    /// None where it is.
+    /// Dates of one format; `None` for empty cells.
     Dates(DateForm, Vec<Option<Date>>),
 }
 
@@ -33,13 +33,13 @@ pub(crate) enum Cells {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     numbers: BTreeMap<String, u32>,
-    /// Each word, in the order in which they came.
+    /// Distinct words, in the order of their first rows.
     distinct: Vec<String>,
     /// The number of each row's word.
     rows: Vec<u32>,
 }
 
-/// Why a cell cannot be used, and what to do about it.
+/// Error of a cell, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadCell {
     pub(crate) what: String,
@@ -213,7 +213,7 @@ impl Words {
         &self.rows
     }
 
-    /// Each word, by its number.
+    /// Distinct words, by their numbers.
     pub(crate) fn distinct(&self) -> &[String] {
         &self.distinct
     }
@@ -254,7 +254,7 @@ pub(crate) fn wrong_date(name: &str, WrongDate { cell, what, help, .. }: WrongDa
     BadCell { what, help: Some(help) }
 }
 
-/// That a cell is empty.
+/// Error for an empty cell.
 pub(crate) fn empty(column: &str, cell: &str) -> String {
     match cell {
         "" => format!("`{column}` is empty"),

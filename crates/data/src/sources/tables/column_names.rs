@@ -18,7 +18,6 @@ pub enum ColumnNames {
 }
 
 impl ColumnNames {
-    /// Each of them.
     pub fn names(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -46,7 +45,7 @@ impl ColumnNames {
         vec![Wrong { key: "target", with, what }]
     }
 
-    /// Each of them with the place at which `key` names it: `data.target[1]`.
+    /// The names, each with its position below `key`: `data.target[1]`.
     pub(crate) fn keyed(&self, key: &str) -> Vec<(String, &String)> {
         match self {
             Self::One(name) => vec![(key.to_owned(), name)],

@@ -177,7 +177,7 @@ impl Csv {
         Ok(found)
     }
 
-    /// In which format each column of dates is written, by the rows of all tables.
+    /// Date format of each column, by the rows of all tables.
     fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
         let mut all = DateInferences::new(self.rules(), self.date_format.as_ref());
         if all.is_empty() {

@@ -49,8 +49,8 @@ impl<'a> CsvRows<'a> {
         self.try_read(record)?.transpose()
     }
 
-    /// As [`CsvRows::read`]; a row that is not text has an error of its own, and the next one
-    /// can be read.
+    /// Reads the next row as [`CsvRows::read`]; a row that is not text has an error of its own, and
+    /// the next one can be read.
     pub(crate) fn try_read(
         &mut self,
         record: &mut StringRecord,
@@ -142,7 +142,7 @@ pub(crate) fn check_width(
     Err(BadCell { what: ragged(cells, header), help: Some(help.to_owned()) })
 }
 
-/// That a row has not as many cells as the header.
+/// Error for a row that has not as many cells as the header.
 pub(crate) fn ragged(cells: usize, header: &[String]) -> String {
     format!("{cells} cells, but the header has {}", header.len())
 }

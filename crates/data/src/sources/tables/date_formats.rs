@@ -58,7 +58,8 @@ pub(crate) struct DateInferences<'a> {
 }
 
 impl<'a> DateInferences<'a> {
-    /// For the columns that the features of `rules` declare, of which some may have a format already.
+    /// Inference for the columns that the features of `rules` declare, some of which may have a
+    /// format already.
     pub(crate) fn new(rules: CellRules<'a>, formats: Option<&'a DateFormats>) -> Self {
         let inference = |name: &'a String| {
             let given = formats.and_then(|formats| formats.of(name));

@@ -53,8 +53,8 @@ impl DateFeature {
         }
     }
 
-    /// Each number of it for another program: what it is of a date and, of a sine or cosine, its
-    /// first value and after how many it comes round.
+    /// Describes each number for other programs: the feature and, for a sine or cosine, the first
+    /// value and the length of its cycle.
     pub(crate) fn described(self, cyclic: bool) -> Vec<Value> {
         match self.period().filter(|_| cyclic) {
             Some((first, period)) => ["sine", "cosine"]

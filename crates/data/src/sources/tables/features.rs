@@ -108,7 +108,7 @@ impl Default for MissingValues {
 }
 
 impl MissingValues {
-    /// Each word that counts as an empty cell.
+    /// All words that count as an empty cell.
     pub(super) fn words(&self) -> Vec<String> {
         let words = |word: &String| match word.as_str() {
             PANDAS => NA_VALUES.map(str::to_owned).to_vec(),
@@ -240,7 +240,7 @@ impl Features {
         self.categories().iter().chain(self.dates.names())
     }
 
-    /// The same, by the keys that declare them.
+    /// The columns, by the keys that declare them.
     pub(crate) fn keyed(&self) -> Vec<(String, &String)> {
         let categories = if self.infers() {
             Vec::new()

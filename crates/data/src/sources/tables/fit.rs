@@ -21,7 +21,7 @@ use crate::sources::tables::features::{CellRules, ColumnKind, Features, Missing}
 /// Statistics of the training rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fit {
-    /// Each feature, in the order of the columns.
+    /// Features in the order of the columns.
     pub(crate) features: Vec<Feature>,
     /// Scale of each number to predict; empty if these are not standardised.
     #[serde(default)]
@@ -39,11 +39,11 @@ pub(crate) struct Feature {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Encoding {
-    /// It is one.
+    /// The number itself.
     Number(NumberFit),
     /// 1 at the place of its category, in this order; "" is that of empty cells.
     OneHot(Vec<String>),
-    /// Each feature of the date, as one number or two.
+    /// Features of a date, as one number or two each.
     Date(DateFit),
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Encoded {
     pub(crate) numbers: Vec<f32>,
     /// The place of each category, row after row; [`UNKNOWN`] of one that no training row has.
     pub(crate) categories: Vec<u32>,
-    /// By column, those of cells with such a category.
+    /// Unknown categories, by column.
     pub(crate) unknown: BTreeMap<String, UnknownCategory>,
 }
 
@@ -132,13 +132,14 @@ impl Fit {
         serde_json::from_value(found.get(Self::FOUND)?.clone()).ok()
     }
 
-    /// As a run keeps it.
+    /// The statistics as a run stores them.
     pub(crate) fn kept(&self) -> Options {
         let value = serde_json::to_value(self).unwrap_or_default();
         [(Self::FOUND.to_owned(), value)].into()
     }
 
-    /// Each feature for another program. The targets are described with their names elsewhere.
+    /// Describes the features for other programs. The targets are described with their names
+    /// elsewhere.
     fn described(&self) -> Value {
         let encoding = |encoding: &Encoding| match encoding {
             Encoding::Date(date) => json!({ "date": date.described() }),

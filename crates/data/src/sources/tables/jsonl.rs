@@ -282,7 +282,7 @@ impl Jsonl {
         self.features.missing.is_some() || kind(key, key) == ColumnKind::Category
     }
 
-    /// In which format the dates of each key are written, by the lines of all files.
+    /// Date format of each key, by the lines of all files.
     fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
         let mut all = DateInferences::new(self.rules(), self.date_format.as_ref());
         if all.is_empty() {
@@ -473,7 +473,7 @@ impl<'a> MissingKeys<'a> {
         lacking.any(|(key, _)| is_of(column, key))
     }
 
-    /// That some lines of the file at `path` lack inputs, if so.
+    /// Note that some lines of the file at `path` lack inputs, if so.
     fn note(&self, path: &Path) -> Option<String> {
         let lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
         let words: Vec<String> = lacking.map(|(key, n)| format!("`{key}` in {n}")).collect();

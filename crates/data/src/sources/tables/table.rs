@@ -167,7 +167,7 @@ impl TableSpec<'_> {
         Ok(OpenedTable { splits, fit, notes, target, answers: self.answers() })
     }
 
-    /// That hardly a class has two rows, if so: a column of numbers, or of names.
+    /// Error if hardly a class has two rows: a column of numbers, or of names.
     fn many_classes(&self, rows: &Rows) -> impl Fn() -> Option<Error> + use<> {
         let n = if self.answers() == AnswerKind::Class { rows.answers.len() } else { 0 };
         let distinct: BTreeSet<&Answer> = rows.answers.iter().take(n).collect();
@@ -183,7 +183,7 @@ impl TableSpec<'_> {
         }
     }
 
-    /// That the same truth seems to be written as a word and as a number, if so.
+    /// Note if the same truth value seems to be written as a word and as a number.
     fn truth_and_numbers(&self, classes: &[String]) -> Option<String> {
         let is_class = self.answers() == AnswerKind::Class;
         let word = classes.iter().find(|class| truth(class).is_some()).filter(|_| is_class)?;
@@ -195,7 +195,7 @@ impl TableSpec<'_> {
         ))
     }
 
-    /// That rows in the order of their dates are held out at random, if so.
+    /// Note if rows in the order of their dates are held out at random.
     fn split_in_time(&self, rows: &Rows) -> Option<String> {
         let SplitPlan { val_fraction, test_fraction, folds, .. } = self.asked.split;
         let is_split = val_fraction.is_some() || test_fraction.is_some() || folds.is_some();
@@ -373,7 +373,7 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
 /// Order of rows in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OrderInTime {
-    /// Each is later than the one before, or each earlier.
+    /// One series: each date is later than the one before, or each earlier.
     One,
     /// Dates recur: one series below the other, or several rows of one date.
     Several,

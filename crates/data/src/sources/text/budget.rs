@@ -32,7 +32,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// For the text in a file.
+    /// The budget for the text in a file.
     pub(super) fn of(file: &Path) -> Self {
         let bytes = fs::metadata(file).map_or(0, |found| found.len());
         let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);

@@ -39,7 +39,7 @@ pub(super) struct Entries {
     tokens: TokenBuffer,
     /// End of each entry's tokens, and its line or position.
     ends: Vec<(u64, u64)>,
-    /// Why some entries have none.
+    /// Errors of entries without tokens.
     wrong: BTreeMap<usize, String>,
 }
 
@@ -165,7 +165,7 @@ pub(super) fn parts(
     Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
-/// Why no token of a sample counts.
+/// Reason why no token of a sample counts.
 #[derive(Clone, Copy)]
 enum UncountedReason {
     /// `seq_len` cuts its answers off, which begin after so many tokens.
@@ -265,7 +265,7 @@ pub(super) struct SampleForm {
 }
 
 impl SampleForm {
-    /// Why no token counts, if none before the sample's end does.
+    /// Reason why no token counts, if none before the sample's end does.
     fn why_idle(&self, entries: &Entries, at: u32) -> Option<UncountedReason> {
         let counts =
             |(index, (_, counts)): &(usize, Counted)| *index > 0 && (*counts || self.all_count);

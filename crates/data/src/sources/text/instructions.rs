@@ -144,7 +144,7 @@ pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, E
     Ok(open_with(source, &tokenizer, split, CacheCheck::Header)?.0)
 }
 
-/// The same with the tokenizer that was read before, and what the parts share.
+/// Opens the data with a tokenizer that was read before.
 fn open_with(
     source: &Instructions,
     tokenizer: &Arc<Tokenizer>,

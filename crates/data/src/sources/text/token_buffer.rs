@@ -20,13 +20,13 @@ pub(super) enum TokenBuffer {
 }
 
 impl TokenBuffer {
-    /// All of `tokens`.
+    /// Holds `tokens` in memory.
     pub(super) fn memory(tokens: Vec<u32>) -> Self {
         let all = 0..tokens.len();
         Self::Memory(tokens.into(), all)
     }
 
-    /// All of `file`.
+    /// Refers to all tokens of `file`.
     pub(super) fn file(file: TokenFile) -> Self {
         let all = 0..file.len();
         Self::File(Arc::new(file), all)

@@ -48,7 +48,7 @@ pub(super) struct Origin {
 /// Thoroughness of the check of a cached file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheCheck {
-    /// All of it, once for all ranks.
+    /// Checks all of it, once for all ranks.
     Whole,
     Header,
 }

@@ -38,7 +38,7 @@ impl TokenDtype {
     }
 }
 
-/// Why `what`, the file at `path`, cannot be read.
+/// Builds the error of `what`, the file at `path`, which cannot be read.
 pub(super) fn unreadable(path: &Path, what: &'static str) -> impl Fn(io::Error) -> Error {
     Error::reading(what, path, EXPECTED)
 }

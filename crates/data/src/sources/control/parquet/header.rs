@@ -20,7 +20,7 @@ const DATA: usize = 5;
 const DICTIONARY: usize = 7;
 const DATA_V2: usize = 8;
 
-/// By their numbers; that of 1 was never used.
+/// Names of the encodings by their numbers; 1 was never used.
 const ENCODINGS: [&str; 10] = [
     "PLAIN",
     "",

@@ -89,7 +89,7 @@ struct Feature {
     dtype: String,
 }
 
-/// Why there are no images `name`.
+/// Error for missing images of the camera `name`.
 fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
     let path = root.to_owned();
     let camera = name.to_owned();

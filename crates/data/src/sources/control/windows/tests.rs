@@ -41,7 +41,7 @@ fn ranges_of(found: &Survey) -> Ranges {
     Policy::found(&found.found).unwrap().ranges
 }
 
-/// Without transforms.
+/// Opens the data without transforms.
 fn opened(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Error> {
     let asked = Asked::new("x", 0, crate::plan::Targets::Numbers);
     let transforms = Transforms::default();
@@ -177,7 +177,7 @@ fn what_cannot_be_used_is_named() {
     }
 }
 
-/// As `NumPy`'s `savez_compressed`: the files of an archive, packed anew, beside a note.
+/// Writes a compressed archive as `NumPy`'s `savez_compressed`, with a note beside the arrays.
 fn packed(path: &Path) -> PathBuf {
     let mut from = zip::ZipArchive::new(File::open(path).unwrap()).unwrap();
     let into = path.with_extension("packed.npz");
@@ -248,7 +248,7 @@ fn generated_episodes_are_the_same_each_time() {
     );
 }
 
-/// The same two episodes as columns, written by pyarrow (`tests/golden/trajectories.py`).
+/// Two episodes as columns, written by pyarrow (`tests/golden/trajectories.py`).
 fn published(name: &str) -> PathBuf {
     PathBuf::from("../../tests/golden/trajectories").join(format!("{name}.parquet"))
 }

@@ -6,7 +6,7 @@ use test_support::assert_refused;
 use super::*;
 use crate::skipped::skipped;
 
-/// So many hours after the first date.
+/// A number of hours after the first date.
 fn hour(i: usize) -> jiff::civil::DateTime {
     let first = jiff::civil::date(2016, 7, 1).at(0, 0, 0, 0);
     first + jiff::SignedDuration::from_hours(i as i64)
@@ -25,7 +25,7 @@ fn opened(text: &str, split: SplitRule, seq_len: usize, pred_len: usize) -> Resu
     reading(text, split, (seq_len, pred_len), true).map(|(splits, _)| splits)
 }
 
-/// The same with its notes, and with dates that are checked or not.
+/// Reads the table with its notes, and with dates that are checked or not.
 fn reading(
     text: &str,
     split: SplitRule,
