@@ -27,7 +27,7 @@ const MANY: u64 = 10;
 const EXPECTED: &str = "one folder per class, with images in it: <class>/<image>.jpg";
 
 /// Classes and files of an image folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// Class names in label order: byte order of the folder names.
     pub(crate) classes: Vec<String>,
@@ -60,6 +60,7 @@ impl Listing {
 }
 
 /// A listing, and what it was read from.
+#[derive(Default)]
 pub(crate) struct Scan {
     pub(crate) listing: Listing,
     /// Every folder that was read, as it was before it was read; the root first.
@@ -74,31 +75,22 @@ pub(crate) struct Scan {
 /// Links are followed; a link to a folder above itself is not descended into again. Only regular
 /// files count, and links that lead nowhere (their samples fail by name when they are loaded).
 pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
-    let mut seen = ScanCounts::default();
-    let names = class_names(root, what, &mut seen)?;
+    let mut scan = Scan::default();
+    let names = class_names(root, what, &mut scan)?;
     if names.is_empty() {
         return Err(Error::NoClasses { path: root.to_owned() });
     }
-    let mut files = Paths::default();
     for (label, name) in names.iter().enumerate() {
-        list_class(&root.join(name), label as u32, &mut files, &mut seen)?;
+        list_class(&root.join(name), label as u32, &mut scan)?;
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    let ScanCounts { folders, links, left_out } = seen;
-    Ok(Scan { listing: Listing { classes, files, left_out }, folders, links })
-}
-
-/// Counts of a scan.
-#[derive(Default)]
-struct ScanCounts {
-    folders: Vec<(PathBuf, Metadata)>,
-    links: Vec<(PathBuf, Option<Metadata>)>,
-    left_out: LeftOut,
+    scan.listing.classes = classes;
+    Ok(scan)
 }
 
 /// Gives the files of `listing`, found in `root`, the labels of the folder `train` with its
-/// `classes`. Returns the classes of which it has no image: they may be rare, or absent from another
-/// site.
+/// `classes`. Returns the classes of which it has no image: they may be rare, or absent from
+/// another site.
 pub(crate) fn label_as(
     train: &Path,
     classes: &[String],
@@ -128,11 +120,7 @@ pub(crate) fn label_as(
 }
 
 /// Names of the root's sub-folders (links to folders included), in byte order.
-fn class_names(
-    root: &Path,
-    what: &'static str,
-    seen: &mut ScanCounts,
-) -> Result<Vec<OsString>, Error> {
+fn class_names(root: &Path, what: &'static str, scan: &mut Scan) -> Result<Vec<OsString>, Error> {
     let unusable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
             Error::Missing { what, path: root.to_owned(), expected: EXPECTED }
@@ -142,13 +130,13 @@ fn class_names(
         }
         _ => listing_failed(root)(source),
     };
-    seen.folders.push((root.to_owned(), fs::metadata(root).map_err(unusable)?));
+    scan.folders.push((root.to_owned(), fs::metadata(root).map_err(unusable)?));
     let entries = fs::read_dir(root).map_err(unusable)?;
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(listing_failed(root))?;
         // What is no folder here would be a class if it became one, whatever it is called.
-        if !is_hidden(&entry.file_name()) && kind(&entry, NameKind::Other, seen)? == Kind::Folder {
+        if !is_hidden(&entry.file_name()) && kind(&entry, NameKind::Other, scan)? == Kind::Folder {
             names.push(entry.file_name());
         }
     }
@@ -162,17 +150,13 @@ struct Folder {
     images: Vec<OsString>,
 }
 
-fn list_class(
-    root: &Path,
-    label: u32,
-    files: &mut Paths,
-    seen: &mut ScanCounts,
-) -> Result<(), Error> {
+fn list_class(root: &Path, label: u32, scan: &mut Scan) -> Result<(), Error> {
     let mut folders = Vec::new();
-    walk(root.to_owned(), &mut Vec::new(), &mut folders, seen)?;
+    walk(root.to_owned(), &mut Vec::new(), &mut folders, scan)?;
     folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     for folder in &mut folders {
         folder.images.sort_unstable();
+        let files = &mut scan.listing.files;
         folder.images.iter().for_each(|name| files.push(&folder.path, name, label));
     }
     Ok(())
@@ -184,7 +168,7 @@ fn walk(
     path: PathBuf,
     above: &mut Vec<(u64, u64)>,
     out: &mut Vec<Folder>,
-    seen: &mut ScanCounts,
+    scan: &mut Scan,
 ) -> Result<(), Error> {
     let meta = fs::metadata(&path).map_err(listing_failed(&path))?;
     let identity = (meta.dev(), meta.ino());
@@ -192,7 +176,7 @@ fn walk(
         return Ok(());
     }
     above.push(identity);
-    seen.folders.push((path.clone(), meta));
+    scan.folders.push((path.clone(), meta));
     let mut images = Vec::new();
     let mut below = Vec::new();
     for entry in fs::read_dir(&path).map_err(listing_failed(&path))? {
@@ -200,20 +184,20 @@ fn walk(
         let name = entry.file_name();
         let is_image = is_image(&name);
         if is_hidden(&name) {
-            seen.left_out.hidden += u64::from(is_image);
+            scan.listing.left_out.hidden += u64::from(is_image);
             continue;
         }
         let called = if is_image { NameKind::Image } else { NameKind::Other };
-        match kind(&entry, called, seen)? {
+        match kind(&entry, called, scan)? {
             Kind::Folder => below.push(entry.path()),
             Kind::File if is_image => images.push(name),
-            Kind::File => seen.left_out.count(&name),
+            Kind::File => scan.listing.left_out.count(&name),
             Kind::Other => {}
         }
     }
     out.push(Folder { path, images });
     for folder in below {
-        walk(folder, above, out, seen)?;
+        walk(folder, above, out, scan)?;
     }
     above.pop();
     Ok(())
@@ -235,14 +219,14 @@ enum NameKind {
 }
 
 /// The kind of an entry, links followed. Costs a system call for links only.
-fn kind(entry: &fs::DirEntry, called: NameKind, seen: &mut ScanCounts) -> Result<Kind, Error> {
+fn kind(entry: &fs::DirEntry, called: NameKind, scan: &mut Scan) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
     if file_type.is_symlink() {
         let target = fs::metadata(&path).ok();
         let leads_to = target.as_ref().map(Metadata::file_type);
         if called == NameKind::Other && leads_to.is_none_or(|target| !target.is_dir()) {
-            seen.links.push((path, target));
+            scan.links.push((path, target));
         }
         match leads_to {
             Some(target) => file_type = target,
