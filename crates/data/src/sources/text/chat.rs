@@ -16,13 +16,12 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::error::Error;
 use crate::inputs::{Inputs, Predicting};
 use crate::plan::SplitPlan;
-use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::sources::text::entries::{Counted, Entries, SampleForm, Samples, parts, uncounted};
+use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{ChatTemplate, Dataset, Splits, TextForm, read};
+use crate::{ChatTemplate, Splits, TextForm, read};
 
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
@@ -156,8 +155,6 @@ impl Chat {
         };
         let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
         let entries = Arc::new(entries);
-        let dealt = parts(entries.len(), "conversations", self.val_ratio, split)
-            .map_err(|what| Error::Format { path: self.file.clone(), what })?;
         let form = SampleForm {
             path: self.file.clone(),
             noun: "conversation",
@@ -165,16 +162,8 @@ impl Chat {
             end,
             all_count: false,
         };
-        let notes = match look {
-            CacheCheck::Whole => uncounted(&dealt, &entries, &form)?,
-            CacheCheck::Header => Vec::new(),
-        };
-        let Parts { train, val, test } = dealt;
-        let part = |places: SampleIndices| -> Arc<dyn Dataset> {
-            Arc::new(Samples::new(entries.clone(), form.clone(), places))
-        };
         let classes = tokenizer.vocabulary();
-        let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+        let (splits, notes) = form.splits(&entries, self.val_ratio, split, look, classes)?;
         Ok((splits, entries, notes))
     }
 

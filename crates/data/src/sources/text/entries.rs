@@ -16,9 +16,9 @@ use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::text::token_buffer::TokenBuffer;
-use crate::sources::text::token_cache::{CHECKSUM, Cacheable};
+use crate::sources::text::token_cache::{CHECKSUM, CacheCheck, Cacheable};
 use crate::sources::text::token_file::TokenFile;
-use crate::{Dataset, IGNORED, Target, read};
+use crate::{Dataset, IGNORED, Splits, Target, read};
 
 /// Magic bytes of a cached file.
 const FORMAT: &[u8; 16] = b"ddprun entries 1";
@@ -146,7 +146,7 @@ impl Cacheable for Entries {
 
 /// Splits `n` entries into parts: the last ones validate, a share of `val_ratio`, unless `split`
 /// holds out some at random. `noun` names entries in messages.
-pub(super) fn parts(
+fn parts(
     n: usize,
     noun: &str,
     val_ratio: f64,
@@ -175,7 +175,7 @@ enum UncountedReason {
 }
 
 /// Refuses parts of which no sample has a token that counts; where some have none, says how many.
-pub(super) fn uncounted(
+fn uncounted(
     parts: &Parts<SampleIndices>,
     entries: &Entries,
     form: &SampleForm,
@@ -243,7 +243,7 @@ fn median(mut of: Vec<usize>) -> usize {
 }
 
 /// Some of the entries as samples.
-pub(super) struct Samples {
+struct Samples {
     entries: Arc<Entries>,
     form: SampleForm,
     places: Vec<u32>,
@@ -281,22 +281,44 @@ impl SampleForm {
         Some(first(usize::MAX).map_or(UncountedReason::Unanswered, UncountedReason::CutOff))
     }
 
+    /// Splits entries into samples: the last ones validate, a share of `val_ratio`, unless `split`
+    /// holds out some at random. A check of the whole file notes those without a token that counts.
+    pub(super) fn splits(
+        self,
+        entries: &Arc<Entries>,
+        val_ratio: f64,
+        split: &SplitPlan,
+        check: CacheCheck,
+        classes: Vec<String>,
+    ) -> Result<(Splits, Vec<String>), Error> {
+        let dealt = parts(entries.len(), &self.plural(), val_ratio, split)
+            .map_err(|what| Error::Format { path: self.path.clone(), what })?;
+        let notes = match check {
+            CacheCheck::Whole => uncounted(&dealt, entries, &self)?,
+            CacheCheck::Header => Vec::new(),
+        };
+        let Parts { train, val, test } = dealt;
+        let part = |places: SampleIndices| -> Arc<dyn Dataset> {
+            Arc::new(Samples::new(entries.clone(), self.clone(), places))
+        };
+        let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+        Ok((splits, notes))
+    }
+
+    /// "conversations"
+    fn plural(&self) -> String {
+        let stem = self.noun.strip_suffix('y');
+        stem.map_or_else(|| format!("{}s", self.noun), |stem| format!("{stem}ies"))
+    }
+
     /// "3 conversations"
     fn several(&self, n: usize) -> String {
-        let plural = self
-            .noun
-            .strip_suffix('y')
-            .map_or_else(|| format!("{}s", self.noun), |stem| format!("{stem}ies"));
-        if n == 1 { format!("1 {}", self.noun) } else { format!("{n} {plural}") }
+        if n == 1 { format!("1 {}", self.noun) } else { format!("{n} {}", self.plural()) }
     }
 }
 
 impl Samples {
-    pub(super) fn new(
-        entries: Arc<Entries>,
-        form: SampleForm,
-        SampleIndices(places): SampleIndices,
-    ) -> Self {
+    fn new(entries: Arc<Entries>, form: SampleForm, SampleIndices(places): SampleIndices) -> Self {
         let shape = [form.seq_len];
         Self { entries, form, places, shape }
     }

@@ -16,13 +16,12 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
 use crate::inputs::{Inputs, Predicting};
 use crate::plan::SplitPlan;
-use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::sources::text::entries::{Counted, Entries, SampleForm, Samples, parts, uncounted};
+use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{Dataset, Splits, TextForm, read};
+use crate::{Splits, TextForm, read};
 
 /// instructions and answers in Alpaca's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -169,8 +168,6 @@ fn open_with(
         Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
-    let dealt = parts(entries.len(), "entries", source.val_ratio, split)
-        .map_err(|what| Error::Format { path: source.file.clone(), what })?;
     let form = SampleForm {
         path: source.file.clone(),
         noun: "entry",
@@ -178,16 +175,8 @@ fn open_with(
         end,
         all_count: !source.mask_prompt,
     };
-    let notes = match look {
-        CacheCheck::Whole => uncounted(&dealt, &entries, &form)?,
-        CacheCheck::Header => Vec::new(),
-    };
-    let Parts { train, val, test } = dealt;
-    let part = |places: SampleIndices| -> Arc<dyn Dataset> {
-        Arc::new(Samples::new(entries.clone(), form.clone(), places))
-    };
     let classes = tokenizer.vocabulary();
-    let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+    let (splits, notes) = form.splits(&entries, source.val_ratio, split, look, classes)?;
     Ok((splits, entries, notes))
 }
 

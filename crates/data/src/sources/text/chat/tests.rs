@@ -4,7 +4,7 @@ use crate::user_error::UserError;
 use std::path::Path;
 
 use super::*;
-use crate::{IGNORED, Target};
+use crate::{Dataset, IGNORED, Target};
 
 impl Chat {
     fn opened(&self) -> Splits {
