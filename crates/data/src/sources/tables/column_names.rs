@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Wrong;
 
 /// One name, or a list of names; written back as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum ColumnNames {
     /// A single word.
     One(String),
@@ -76,15 +78,6 @@ impl From<&str> for ColumnNames {
     }
 }
 
-impl Serialize for ColumnNames {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::One(name) => serializer.serialize_str(name),
-            Self::List(names) => names.serialize(serializer),
-        }
-    }
-}
-
 struct NamesVisitor;
 
 impl<'de> Visitor<'de> for NamesVisitor {
@@ -98,12 +91,8 @@ impl<'de> Visitor<'de> for NamesVisitor {
         Ok(ColumnNames::from(name))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ColumnNames, A::Error> {
-        let mut names = Vec::new();
-        while let Some(name) = seq.next_element()? {
-            names.push(name);
-        }
-        Ok(ColumnNames::List(names))
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<ColumnNames, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(seq)).map(ColumnNames::List)
     }
 }
 

@@ -6,8 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Wrong;
 use crate::error::Error;
@@ -18,7 +19,8 @@ use crate::sources::tables::table::cell;
 
 /// `data.date_format`: the format of all columns of dates, or that of each; written back as it was
 /// read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum DateFormats {
     /// One format for all columns.
     One(String),
@@ -120,15 +122,6 @@ fn toml_key(name: &str) -> String {
     }
 }
 
-impl Serialize for DateFormats {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::One(format) => serializer.serialize_str(format),
-            Self::ByColumn(formats) => formats.serialize(serializer),
-        }
-    }
-}
-
 struct FormatsVisitor;
 
 impl<'de> Visitor<'de> for FormatsVisitor {
@@ -142,12 +135,8 @@ impl<'de> Visitor<'de> for FormatsVisitor {
         Ok(DateFormats::One(format.to_owned()))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DateFormats, A::Error> {
-        let mut formats = BTreeMap::new();
-        while let Some((name, format)) = map.next_entry()? {
-            formats.insert(name, format);
-        }
-        Ok(DateFormats::ByColumn(formats))
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DateFormats, A::Error> {
+        BTreeMap::deserialize(MapAccessDeserializer::new(map)).map(DateFormats::ByColumn)
     }
 }
 
