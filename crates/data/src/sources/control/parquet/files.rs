@@ -27,54 +27,41 @@ const MAX_DEPTH: usize = 8;
 pub(in crate::sources::control) struct Parquet;
 
 impl TrajectoryReader for Parquet {
+    /// By the name of a file, or its first bytes.
     fn reads(&self, path: &Path) -> bool {
-        is_parquet(path)
+        let begins = || -> io::Result<bool> {
+            let mut first = [0; 4];
+            io::Read::read_exact(&mut crate::read::open(path)?, &mut first)?;
+            Ok(&first == b"PAR1")
+        };
+        path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
+            || path.is_dir()
+            || begins().unwrap_or(false)
     }
 
+    /// Files of a folder in the order of their paths.
     fn episodes(&self, path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-        read(path, cameras)
+        let files = tables(path)?;
+        let root = root(path);
+        let mut joined = JoinedEpisodes::default();
+        for file in &files {
+            let table = Table::open(file)?;
+            let part = Part::read(&table, root, cameras)?;
+            joined.add(part).map_err(|what| table.format(what))?;
+        }
+        joined.episodes.ends.push(joined.episodes.actions.len());
+        Ok(joined.episodes)
     }
 
+    /// By the first table of a folder.
     fn cameras(&self, path: &Path) -> Result<Vec<String>, Error> {
-        cameras(path)
+        let first = tables(path)?.swap_remove(0);
+        Ok(seen(&Table::open(&first)?, root(path)))
     }
 
     fn files(&self, path: &Path, cameras: &[String]) -> Result<[Vec<PathBuf>; 2], Error> {
         Ok([listed(path)?, listed_images(path, cameras)?])
     }
-}
-
-/// True if `path` is a folder, or a parquet file by its name or its first bytes.
-fn is_parquet(path: &Path) -> bool {
-    let begins = || -> io::Result<bool> {
-        let mut first = [0; 4];
-        io::Read::read_exact(&mut crate::read::open(path)?, &mut first)?;
-        Ok(&first == b"PAR1")
-    };
-    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
-        || path.is_dir()
-        || begins().unwrap_or(false)
-}
-
-/// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
-/// images of `cameras`.
-fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-    let files = tables(path)?;
-    let root = root(path);
-    let mut joined = JoinedEpisodes::default();
-    for file in &files {
-        let table = Table::open(file)?;
-        let part = Part::read(&table, root, cameras)?;
-        joined.add(part).map_err(|what| table.format(what))?;
-    }
-    joined.episodes.ends.push(joined.episodes.actions.len());
-    Ok(joined.episodes)
-}
-
-/// Cameras of which the first table of a file or folder holds images, or files lie beside it.
-fn cameras(path: &Path) -> Result<Vec<String>, Error> {
-    let first = tables(path)?.swap_remove(0);
-    Ok(seen(&Table::open(&first)?, root(path)))
 }
 
 /// The tables of a file or folder, at least one.
