@@ -257,14 +257,13 @@ fn spaced(start: f64, end: f64, bins: u32, bin: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Key, Purpose};
     use crate::transform::golden::picture;
-    use crate::transform::golden::{agrees, recorded};
+    use crate::transform::golden::{agrees, recorded, stream};
 
     #[test]
     fn draws_follow_the_stream_alone() {
         let image = |sample| {
-            let mut stream = Key::new(5, Purpose::Augment, 0, sample).stream();
+            let mut stream = stream(sample);
             let kind = RandAugment::default();
             kind.apply(picture(3, 12, 17), Area::whole((12, 17)), Some(&mut stream)).unwrap()
         };

@@ -152,9 +152,7 @@ fn to_rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Key, Purpose};
-    use crate::transform::golden::checksum;
-    use crate::transform::golden::colours;
+    use crate::transform::golden::{checksum, colours, stream};
 
     fn changed(change: Change) -> u32 {
         checksum(&Jitter(vec![change]).apply(colours()).data)
@@ -192,7 +190,7 @@ mod tests {
     fn draws_stay_within_their_strengths_and_come_in_every_order() {
         let mut orders = std::collections::BTreeSet::new();
         for sample in 0..500 {
-            let mut stream = Key::new(5, Purpose::Augment, 0, sample).stream();
+            let mut stream = stream(sample);
             let jitter = Jitter::draw([0.2, 0.3, 1.5, 0.1], &mut stream);
             let mut order = Vec::new();
             for change in &jitter.0 {

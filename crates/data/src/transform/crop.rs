@@ -274,8 +274,7 @@ mod tests {
 
     use super::*;
     use crate::config::kind::Choice;
-    use crate::rng::{Key, Purpose};
-    use crate::transform::golden::picture;
+    use crate::transform::golden::{picture, stream};
 
     #[test]
     fn a_centre_crop_rounds_half_to_even_and_pads_small_images() {
@@ -302,10 +301,6 @@ mod tests {
             let small = cut.apply(picture(3, 5, 3), Area::whole((5, 3)), None);
             assert_eq!(small.unwrap_err(), "it is 3x5 pixels, less than its crops of 4x2");
         }
-    }
-
-    fn stream(sample: u64) -> Stream {
-        Key::new(5, Purpose::Augment, 0, sample).stream()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Brightness, contrast, saturation, sharpness and grey by the integer arithmetic of PIL's
-//! `ImageEnhance`, with the transforms `grayscale`, `random_grayscale` and `random_adjust_sharpness`.
+//! `ImageEnhance`, with the transforms `grayscale`, `random_grayscale` and
+//! `random_adjust_sharpness`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

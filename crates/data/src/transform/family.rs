@@ -107,6 +107,11 @@ pub(super) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
     stream.map_or(p >= 1.0, |stream| stream.uniform() < p)
 }
 
+/// True for [least, most], above 0.
+pub(super) fn is_range([low, high]: [f64; 2]) -> bool {
+    low > 0.0 && low <= high && high.is_finite()
+}
+
 /// `[[data.transforms.train]]` and `[[data.transforms.val]]`
 #[derive(Debug)]
 pub enum TransformFamily {}

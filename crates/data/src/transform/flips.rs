@@ -1,4 +1,5 @@
-//! The transforms `random_horizontal_flip`, `alternating_horizontal_flip` and `random_vertical_flip`.
+//! The transforms `random_horizontal_flip`, `alternating_horizontal_flip` and
+//! `random_vertical_flip`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

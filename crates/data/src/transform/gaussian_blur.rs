@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Wrong};
 use crate::plan::Unfit;
 use crate::rng::Stream;
-use crate::transform::{Area, Images, Pixels, Sides, Transform, happens};
+use crate::transform::{Area, Images, Pixels, Sides, Transform, happens, is_range};
 
 /// smooth by a Gaussian of random width, as torchvision's `GaussianBlur`; the border is reflected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,9 +39,8 @@ impl Kind for GaussianBlur {
         let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
         let even = self.kernel_size.is_multiple_of(2);
         let size = even.then(|| wrong("kernel_size", "must be odd"));
-        let [low, high] = self.sigma;
-        let is_range = low > 0.0 && low <= high && high.is_finite();
-        let sigma = (!is_range).then(|| wrong("sigma", "must be [least, most], above 0"));
+        let sigma =
+            (!is_range(self.sigma)).then(|| wrong("sigma", "must be [least, most], above 0"));
         size.into_iter().chain(sigma).collect()
     }
 }

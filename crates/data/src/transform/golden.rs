@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::rng::{Key, Purpose, Stream};
 use crate::transform::Pixels;
 
 static GOLDEN: LazyLock<Value> = LazyLock::new(|| {
@@ -79,4 +80,9 @@ pub(crate) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
 pub(crate) fn checksum(values: &[u8]) -> u32 {
     let weighted = values.iter().zip(1u32..).map(|(&v, i)| i.wrapping_mul(u32::from(v)));
     weighted.fold(0, u32::wrapping_add)
+}
+
+/// Random numbers of a sample.
+pub(super) fn stream(sample: u64) -> Stream {
+    Key::new(5, Purpose::Augment, 0, sample).stream()
 }

@@ -34,8 +34,8 @@ pub use color_jitter::ColorJitter;
 pub(crate) use crop::{CROPS, with_center_crop_at};
 pub use crop::{CenterCrop, PaddingMode, RandomCrop};
 pub use enhance::{Grayscale, RandomAdjustSharpness, RandomGrayscale};
-use family::happens;
 pub use family::{ByChance, Transform, TransformFamily, Transforms};
+use family::{happens, is_range};
 pub use flips::{AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip};
 pub use gaussian_blur::GaussianBlur;
 pub use image_ops::{

@@ -115,7 +115,8 @@ impl Pixels {
     }
 }
 
-/// Most buffers that a loader thread keeps for its next images: the decoded image, the resized one, and one more.
+/// Most buffers that a loader thread keeps for its next images: the decoded image, the resized one,
+/// and one more.
 const MAX_BUFFERS: usize = 3;
 
 thread_local! {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Wrong};
 use crate::rng::Stream;
 use crate::transform::affine::{Motion, affine};
-use crate::transform::{Area, Pixels, Transform};
+use crate::transform::{Area, Pixels, Transform, is_range};
 
 /// rotate, shift, scale and shear by random amounts, as torchvision's `RandomAffine`; nearest
 /// neighbour, black fill.
@@ -38,11 +38,10 @@ impl Kind for RandomAffine {
 
     fn check(&self) -> Vec<Wrong> {
         let shares = self.translate.iter().all(|share| (0.0..=1.0).contains(share));
-        let [low, high] = self.scale;
         let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
         let translate = (!shares).then(|| wrong("translate", "must be two shares from 0 to 1"));
-        let is_range = low > 0.0 && low <= high && high.is_finite();
-        let scale = (!is_range).then(|| wrong("scale", "must be [least, most], above 0"));
+        let scale =
+            (!is_range(self.scale)).then(|| wrong("scale", "must be [least, most], above 0"));
         translate.into_iter().chain(scale).collect()
     }
 }
@@ -77,8 +76,7 @@ impl RandomAffine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Key, Purpose};
-    use crate::transform::golden::equals;
+    use crate::transform::golden::{equals, stream};
 
     #[test]
     fn motions_equal_torchvision() {
@@ -105,7 +103,7 @@ mod tests {
         let kind =
             RandomAffine { degrees: 10.0, translate: [0.2, 0.5], scale: [0.5, 0.75], shear: 5.0 };
         for sample in 0..200 {
-            let mut stream = Key::new(5, Purpose::Augment, 0, sample).stream();
+            let mut stream = stream(sample);
             let motion = kind.draw((10, 20), &mut stream);
             assert!(motion.angle.abs() <= 10.0 && motion.shear[0].abs() <= 5.0, "{motion:?}");
             let [x, y] = motion.translate;

@@ -8,7 +8,7 @@ use crate::plan::Unfit;
 use crate::rng::Stream;
 use crate::transform::crop::random_offset;
 use crate::transform::normalize::per_channel;
-use crate::transform::{Area, Images, Pixels, Sides, Transform, happens};
+use crate::transform::{Area, Images, Pixels, Sides, Transform, happens, is_range};
 
 /// overwrite a random rectangle, as torchvision's `RandomErasing`; it works on normalized values,
 /// so it comes after `normalize`.
@@ -40,7 +40,6 @@ impl Kind for RandomErasing {
 
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
-        let is_range = |[low, high]: [f64; 2]| 0.0 < low && low <= high && high.is_finite();
         let share = is_range(self.scale) && self.scale[1] <= 1.0;
         let scale =
             (!share).then(|| wrong("scale", "must be [least, most], above 0 and at most 1"));
@@ -127,11 +126,7 @@ impl RandomErasing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Key, Purpose};
-
-    fn stream(sample: u64) -> Stream {
-        Key::new(5, Purpose::Augment, 0, sample).stream()
-    }
+    use crate::transform::golden::stream;
 
     fn erased(kind: &RandomErasing, sample: u64) -> Vec<f32> {
         let mut values = vec![9.0; 2 * 20 * 30];

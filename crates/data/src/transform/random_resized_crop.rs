@@ -141,11 +141,7 @@ fn fallback_area((height, width): (usize, usize), ratio: [f64; 2]) -> Area {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Key, Purpose};
-
-    fn stream(sample: u64) -> Stream {
-        Key::new(5, Purpose::Augment, 0, sample).stream()
-    }
+    use crate::transform::golden::stream;
 
     #[test]
     fn resized_areas_stay_within_the_asked_share_and_aspect() {
