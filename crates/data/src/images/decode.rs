@@ -1,11 +1,12 @@
 //! Bytes of an image file -> RGB pixels, by content and not by the name's ending.
 //!
 //! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not
-//! blended), CMYK and YCCK become RGB, an animation gives its first picture, the orientation of EXIF
-//! is applied if that is asked for, and always in a TIFF. 16-bit colour, and 16-bit grey with alpha, keep their high byte; 16-bit grey alone is
-//! clipped at 255, as Pillow's modes `I;16` and `I` are, which makes white of whatever is brighter.
-//! Asked for 16 bits, values are what they are, as `torchvision.io.decode_image` reads them, and
-//! those of 8 bits are spread over the same range (v * 257).
+//! blended), CMYK and YCCK become RGB, an animation gives its first picture, the orientation of
+//! EXIF is applied if that is asked for, and always in a TIFF. 16-bit colour, and 16-bit grey with
+//! alpha, keep their high byte; 16-bit grey alone is clipped at 255, as Pillow's modes `I;16` and
+//! `I` are, which makes white of whatever is brighter. Asked for 16 bits, values are what they are,
+//! as `torchvision.io.decode_image` reads them, and those of 8 bits are spread over the same range
+//! (v * 257).
 
 use std::borrow::Cow;
 use std::io::{Cursor, Read};
@@ -308,7 +309,10 @@ pub(super) fn without_profile(png: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use flate2::Crc;
+
     use super::*;
+    use crate::images::orientation::is_turned;
     use crate::skipped::skipped;
 
     const ODD_IMAGES: &str = "../shared/data/odd-images";
@@ -505,5 +509,59 @@ mod tests {
         assert_eq!(png(DynamicImage::ImageRgb16(deep)), [0x12, 0xFF, 0]);
         let deep = image::ImageBuffer::from_pixel(1, 1, image::LumaA([0x80FF_u16, 0xFFFF]));
         assert_eq!(png(DynamicImage::ImageLumaA16(deep)), [0x80; 3]);
+    }
+
+    /// Small files of every kind that an image folder may hold, as Pillow reads them
+    /// (`tests/golden/images.py`): (file, "37x29", CRC-32 of the RGB pixels) for each file;
+    /// "refused" and no sum where Pillow reads none.
+    fn sums() -> Vec<(String, String, String)> {
+        let text = include_str!("../../../../tests/golden/images/SUMS.tsv");
+        let line = |line: &str| {
+            let mut cells = line.split('\t').map(str::to_owned);
+            let mut cell = || cells.next().unwrap_or_default();
+            (cell(), cell(), cell())
+        };
+        text.lines().map(line).collect()
+    }
+
+    fn golden(file: &str) -> Result<Decoded, Unreadable> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/images");
+        super::decode(std::fs::read(folder.join(file)).unwrap(), PixelDtype::Uint8, Area::whole)
+    }
+
+    /// A line of `SUMS.tsv`.
+    fn summed(file: String) -> (String, String, String) {
+        let Ok(image) = golden(&file) else { return (file, "refused".into(), String::new()) };
+        let mut crc = Crc::new();
+        crc.update(&image.pixels.data);
+        let (height, width) = image.size;
+        (file, format!("{width}x{height}"), format!("{:08x}", crc.sum()))
+    }
+
+    #[test]
+    fn every_kind_of_file_has_the_pixels_that_pillow_reads_and_damaged_ones_are_refused() {
+        let found: Vec<_> = sums().into_iter().map(|(file, ..)| summed(file)).collect();
+        assert!(found.len() > 40);
+        assert_eq!(found, sums());
+    }
+
+    #[test]
+    fn photos_are_turned_as_pillow_turns_them_where_that_is_asked_for() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/images");
+        let text = include_str!("../../../../tests/golden/images/UPRIGHT.tsv");
+        let options = DecodeOptions { exif: Exif::Apply, ..DecodeOptions::default() };
+        for line in text.lines() {
+            let (file, sum) = line.split_once('\t').unwrap();
+            let image =
+                super::decode(std::fs::read(folder.join(file)).unwrap(), options, Area::whole);
+            let image = image.unwrap();
+            let mut crc = Crc::new();
+            crc.update(&image.pixels.data);
+            let (height, width) = image.size;
+            assert_eq!(format!("{width}x{height}\t{:08x}", crc.sum()), sum, "{file}");
+            let is_tiff = Path::new(file).extension().is_some_and(|kind| kind == "tiff");
+            assert_eq!(is_turned(&folder.join(file)), !is_tiff, "{file}");
+        }
+        assert_eq!(text.lines().count(), 6);
     }
 }

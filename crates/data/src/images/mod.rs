@@ -3,5 +3,3 @@
 mod jpeg;
 pub(crate) mod orientation;
 pub(crate) mod decode;
-#[cfg(test)]
-mod golden_tests;

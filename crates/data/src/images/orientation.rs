@@ -67,7 +67,7 @@ impl Orientation {
         }
     }
 
-    pub(super) fn is_upright(self) -> bool {
+    fn is_upright(self) -> bool {
         self == Self::default()
     }
 
