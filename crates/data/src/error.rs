@@ -573,7 +573,7 @@ impl NotDownloaded {
         "run `git lfs pull` in its folder, or download the file itself";
 
     /// True if an error of reading a file means this.
-    pub(crate) fn is_why(error: &io::Error) -> bool {
+    fn is_why(error: &io::Error) -> bool {
         error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
     }
 }

@@ -341,8 +341,8 @@ pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Makes a new folder beside `path`, for its user alone, which this process fills and removes; if it is
-/// killed, the next one that writes there does.
+/// Makes a new folder beside `path`, for its user alone, which this process fills and removes; if
+/// it is killed, the next one that writes there does.
 ///
 /// # Errors
 ///
@@ -357,8 +357,8 @@ pub fn create_scratch_folder(path: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that
-/// had made way for one that never came has its name again. Those of a process that still runs stay.
-/// Call it while holding the run's lock, before anything is written.
+/// had made way for one that never came has its name again. Those of a process that still runs
+/// stay. Call it while holding the run's lock, before anything is written.
 pub fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     remove_temporaries(folder, ".")
 }

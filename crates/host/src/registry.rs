@@ -144,7 +144,7 @@ impl<F: Family> Registry<F> {
 
     /// The kind `name` with those of `options` that it has too.
     pub fn with_options(&self, name: &str, options: &Options) -> Choice {
-        let spec = self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name);
+        let spec = self.kind(name);
         let has = |key: &str| spec.is_some_and(|spec| spec.key(key).is_some());
         let shared = options.iter().filter(|(key, _)| has(key));
         let options = shared.map(|(key, value)| (key.clone(), value.clone())).collect();

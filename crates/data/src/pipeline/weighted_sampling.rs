@@ -27,7 +27,7 @@ impl SampleWeights {
         Some(Self::new(labels.iter().map(weight)))
     }
 
-    /// Normalizes the weights of samples, none of them negative, not all 0.
+    /// Sums up the weights of samples, none of them negative, not all 0.
     pub fn new(weights: impl Iterator<Item = f64>) -> Self {
         let mut sum = 0.0;
         let add = |weight: f64| {

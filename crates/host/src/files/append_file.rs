@@ -1,5 +1,5 @@
-//! Files that grow at their end: of any contents, or by whole lines, one write per line, so that lines
-//! of several writers never mix and a reader sees a line or nothing.
+//! Files that grow at their end: of any contents, or by whole lines, one write per line, so that
+//! lines of several writers never mix and a reader sees a line or nothing.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -35,8 +35,8 @@ impl NewFile {
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
     }
 
-    /// Makes a file of what is in `from`, which was opened at the path `origin`: another name of the
-    /// same file, where it still has that path and the file system has hard links, else a copy.
+    /// Makes a file of what is in `from`, which was opened at the path `origin`: another name of
+    /// the same file, where it still has that path and the file system has hard links, else a copy.
     pub fn link_or_copy(from: &File, origin: &Path, path: &Path) -> Result<(), Error> {
         let is_same = |found: &Path| {
             let found = found.metadata();

@@ -1,4 +1,5 @@
-//! Files of run folders, which may come from someone else, read so that none can hold up its reader.
+//! Files of run folders, which may come from someone else, read so that none can hold up its
+//! reader.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

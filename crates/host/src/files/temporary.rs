@@ -30,8 +30,8 @@ pub(super) fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
     Ok(path.with_file_name(temporary))
 }
 
-/// Removes the temporaries in `folder` of processes of this host that have ended, once in the life of
-/// this process. What cannot be removed does no harm.
+/// Removes the temporaries in `folder` of processes of this host that have ended, once in the life
+/// of this process. What cannot be removed does no harm.
 fn sweep_up(folder: &Path) {
     static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if !SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {

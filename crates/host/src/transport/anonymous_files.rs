@@ -1,5 +1,5 @@
-//! Anonymous files of the kernel, each freed with its last descriptor: the memory that the ranks of a
-//! machine share, and flags that wake a waiting thread.
+//! Anonymous files of the kernel, each freed with its last descriptor: the memory that the ranks of
+//! a machine share, and flags that wake a waiting thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

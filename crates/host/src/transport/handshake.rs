@@ -1,5 +1,5 @@
-//! A fresh TCP connection -> one whose ends have proved that they hold the same key; and the identity
-//! of a build, which both ends then compare.
+//! A fresh TCP connection -> one whose ends have proved that they hold the same key; and the
+//! identity of a build, which both ends then compare.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

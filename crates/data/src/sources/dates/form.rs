@@ -368,8 +368,8 @@ fn unknown_zone(cell: &str) -> Option<&'static str> {
     )
 }
 
-/// A date in the format that an experiment gives; that of a calendar date may have a time of day and
-/// an offset behind it.
+/// A date in the format that an experiment gives; that of a calendar date may have a time of day
+/// and an offset behind it.
 fn read_given(format: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> {
     read_whole(format, cell).or_else(|| read_inferred(format, cell).filter(|_| is_calendar(format)))
 }
@@ -385,8 +385,8 @@ fn is_of_days(pattern: &str) -> bool {
     ["%d", "%u"].iter().any(|day| pattern.contains(day)) && !pattern.contains("%H")
 }
 
-/// A date in a format of the whole cell. What it leaves out is the first: of a year its first month,
-/// of a month its first day, of a week its Monday.
+/// A date in a format of the whole cell. What it leaves out is the first: of a year its first
+/// month, of a month its first day, of a week its Monday.
 fn read_whole(format: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> {
     let parse = |format: &str, cell: &str| BrokenDownTime::parse(format, cell).ok();
     let tm = parse(format, cell).or_else(|| {

@@ -107,7 +107,8 @@ impl Dates {
         }
     }
 
-    /// The `n` dates after the last one, as text, without a time where none has one; none if that is not known.
+    /// The `n` dates after the last one, as text, without a time where none has one; none if that
+    /// is not known.
     pub(super) fn following(&self, frequency: &Frequency, n: usize) -> Vec<String> {
         let Some(last) = self.all.last() else { return Vec::new() };
         let dates = frequency.following(*last, self.zone.as_ref(), n);

@@ -216,7 +216,7 @@ impl Parameters {
 
 /// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that
 /// ask for the same set wait for the first one.
-pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> {
+fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> {
     if is_ready(root, parameters)? {
         return Ok(());
     }

@@ -17,8 +17,7 @@ const EXPECTED: &str =
 const FILES: [&str; 2] = ["audio_filepath", "audio_filename"];
 const LABELS: [&str; 2] = ["label", "command"];
 /// Keys by which manifests of public corpora name the speaker.
-pub(super) const SPEAKERS: [&str; 6] =
-    ["speaker", "speaker_id", "spk", "spk_id", "client_id", "user_id"];
+const SPEAKERS: [&str; 6] = ["speaker", "speaker_id", "spk", "spk_id", "client_id", "user_id"];
 
 /// Recordings that are looked for before anything starts; of more, a loader finds out which are
 /// missing, as on a network file system each costs a question.

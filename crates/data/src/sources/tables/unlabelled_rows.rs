@@ -70,8 +70,8 @@ impl<'a> UnlabelledRows<'a> {
         self.items.push(Item::new(file, Some(row), at..at + 1));
     }
 
-    /// Notes which cells of the file at `path`, whose rows begin at `from`, are empty, where that is
-    /// told; but for columns that `is_told` already.
+    /// Notes which cells of the file at `path`, whose rows begin at `from`, are empty, where that
+    /// is told; but for columns that `is_told` already.
     pub(crate) fn note_filled(&mut self, path: &Path, from: usize, is_told: impl Fn(&str) -> bool) {
         let rows = from..self.rows.lines.len();
         let mut filled = self.fit.filled(&self.rows.columns, rows.clone());
