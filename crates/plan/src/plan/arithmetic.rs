@@ -133,27 +133,6 @@ impl Plan {
         warnings
     }
 
-    /// A warning about images that `data.mixup` can mix with no other.
-    fn mixed_alone(&self) -> Option<String> {
-        self.data.mixup?;
-        let global = self.batch.global.count();
-        // PyTorch's order has each rank mix its own.
-        let ranks = if self.data.sampler == Sampler::Torch { self.world_size().count() } else { 1 };
-        if global / ranks == 1 {
-            let each = if ranks > 1 { ", and each rank its own," } else { "" };
-            return Some(format!(
-                "`data.mixup` mixes the images of a step with each other{each} but there is only \
-                 one: nothing is mixed; raise `train.batch_size`"
-            ));
-        }
-        let is_alone = !self.data.drop_last && self.data.n_train % global == 1;
-        is_alone.then(|| {
-            "the last step of each epoch has one image, which `data.mixup` mixes with no other; \
-             `data.drop_last = true` leaves it out"
-                .to_owned()
-        })
-    }
-
     /// A warning about weights that are frozen at random values.
     fn frozen_at_random(&self) -> Option<String> {
         let is_frozen = self.model.kind.options.get("freeze_backbone") == Some(&true.into());

@@ -8,8 +8,8 @@ use crate::plan::{
     BackendFacts, BatchPlan, DataFacts, Facts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
     LossPlan, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
     Sampler, SchedulerFacts, Span, TransformFacts, Unfit, averaging, batch, batch_statistics,
-    cuda_graph, data, distributed, length, loss, metrics, model, monitor, optimizer, param_groups,
-    precision, schedule, transforms,
+    checkpointing, clip, cuda_graph, data, distributed, early_stopping, length, logging, loss,
+    metrics, model, optimizer, param_groups, precision, scaler, schedule, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -190,8 +190,8 @@ impl Plan {
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),
-            scaler: precision::scaler(experiment),
-            clip: optimizer::clip(experiment),
+            scaler: scaler::decide(experiment),
+            clip: clip::decide(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
             ema: averaging::ema(&experiment.ema),
@@ -203,14 +203,14 @@ impl Plan {
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
             evaluated_samples: None,
-            checkpoint: monitor::checkpoint(loaded, &metrics),
-            early_stopping: monitor::early_stopping(experiment),
+            checkpoint: checkpointing::decide(loaded, &metrics),
+            early_stopping: early_stopping::decide(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
             divergence_threshold: experiment.fault.divergence_threshold,
-            logging: monitor::logging(experiment),
+            logging: logging::decide(experiment),
             expect: experiment.expect.clone(),
         };
         // Without batch norms there is nothing to share.

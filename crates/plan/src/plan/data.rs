@@ -1,13 +1,12 @@
-//! The data, and how each rank reads it: limits on its samples, sampling, loader threads, mixup.
+//! The data, and how each rank reads it: limits on its samples, sampling, loader threads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::config::schema::Mixup;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::transforms::TransformPlan;
 use crate::plan::{
-    DataFacts, MixupMode, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn,
+    DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn, mixup,
 };
 use crate::terminal::counted;
 
@@ -136,48 +135,8 @@ pub(super) fn decide(
         max_bad_fraction: config.max_bad_fraction,
         train_transforms: transforms.train,
         val_transforms: transforms.val,
-        mixup: mixup(&config.mixup, outputs),
+        mixup: mixup::decide(&config.mixup, outputs),
     }
-}
-
-/// Mixup and `CutMix`: training images are mixed in pairs, and their labels with them.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MixupPlan {
-    /// Parameter of the distribution of mixup's shares; 0 = no mixup.
-    pub mixup_alpha: f64,
-    /// Parameter of the distribution of `CutMix`'s shares; 0 = no `CutMix`.
-    pub cutmix_alpha: f64,
-    /// Probability that images are mixed.
-    pub prob: f64,
-    /// Probability of `CutMix` where both are on.
-    pub switch_prob: f64,
-    /// Samples that share one draw.
-    pub mode: MixupMode,
-    /// Epochs after which mixing stops.
-    #[serde(default)]
-    pub off_epoch: Option<u64>,
-    /// Classes of a target: outputs of the model.
-    pub classes: usize,
-}
-
-impl MixupPlan {
-    /// True if images of `epoch`, counted from 0, are mixed.
-    pub fn mixes(&self, epoch: u64) -> bool {
-        self.off_epoch.is_none_or(|off| epoch < off)
-    }
-}
-
-/// The plan of `[data.mixup]` for a model of so many outputs; `None` = nothing is mixed.
-fn mixup(config: &Mixup, outputs: usize) -> Option<MixupPlan> {
-    config.given().map(|_| MixupPlan {
-        mixup_alpha: config.mixup_alpha,
-        cutmix_alpha: config.cutmix_alpha,
-        prob: config.prob,
-        switch_prob: config.switch_prob,
-        mode: config.mode,
-        off_epoch: config.off_epoch,
-        classes: outputs,
-    })
 }
 
 /// Limit on the number of training samples.

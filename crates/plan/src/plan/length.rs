@@ -114,6 +114,17 @@ impl Cadence {
             Self::Steps(n) => step.is_multiple_of(n),
         }
     }
+
+    /// "after every 2 epochs", as `ddprun plan` shows an interval.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Never => "never".to_owned(),
+            Self::Epochs(1) => "after every epoch".to_owned(),
+            Self::Epochs(n) => format!("after every {n} epochs"),
+            Self::Steps(1) => "after every step".to_owned(),
+            Self::Steps(n) => format!("after every {n} steps"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::config::kind::Modality;
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::{
-    Cadence, DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup,
-    Plan, graph, precision,
+    DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, ParameterGroup, Plan, graph,
+    precision,
 };
 use crate::terminal::{counted, escape, shown, si_unit, thousands, wrapped};
 use train_numbers::units::WorldSize;
@@ -48,9 +48,9 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("loading", loading(plan)),
         (
             "validation",
-            cadence(plan.validate_every) + &format!(", batches of {}", plan.val_batch_size),
+            plan.validate_every.words() + &format!(", batches of {}", plan.val_batch_size),
         ),
-        ("checkpoints", checkpoints(plan)),
+        ("checkpoints", plan.checkpoint.line(plan.validate_every)),
     ];
     rows.extend(plan.sharding_line().map(|line| ("sharding", line)));
     rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
@@ -375,36 +375,6 @@ fn loading(plan: &Plan) -> String {
         n => format!("{n} batches"),
     };
     format!("{workers} per rank, {ahead} ahead each")
-}
-
-fn cadence(cadence: Cadence) -> String {
-    match cadence {
-        Cadence::Never => "never".to_owned(),
-        Cadence::Epochs(1) => "after every epoch".to_owned(),
-        Cadence::Epochs(n) => format!("after every {n} epochs"),
-        Cadence::Steps(1) => "after every step".to_owned(),
-        Cadence::Steps(n) => format!("after every {n} steps"),
-    }
-}
-
-/// "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
-fn checkpoints(plan: &Plan) -> String {
-    let checkpoint = &plan.checkpoint;
-    let best = match checkpoint.mode {
-        Mode::Min => "lowest",
-        Mode::Max => "highest",
-    };
-    let best = format!("{best} {}", checkpoint.monitor);
-    let mut when = match checkpoint.every {
-        Cadence::Never => "only when the run is stopped early".to_owned(),
-        every => cadence(every),
-    };
-    let mut kept = format!("newest {}", checkpoint.keep_last.max(1));
-    if checkpoint.keep_best > 0 && plan.validate_every != Cadence::Never {
-        when += &format!(" and at each new {best}");
-        kept += &format!(", {best} {}", checkpoint.keep_best);
-    }
-    format!("{when}; kept: {kept}")
 }
 
 /// "3x224x224"
