@@ -140,7 +140,7 @@ impl Plan {
             _ if self.model.pretrained.is_some() => return None,
             (true, _) => "`model.freeze_backbone`".to_owned(),
             (false, 0) => return None,
-            (false, n) => format!("`optimizer.param_groups` ({n} parameters)"),
+            (false, n) => format!("`optimizer.groups` ({n} parameters)"),
         };
         Some(format!(
             "{what} freezes weights that are random, as there is no `model.pretrained`: name \
