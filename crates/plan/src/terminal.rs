@@ -6,10 +6,16 @@ mod wrap;
 pub use escape::{escape, escape_lines, escape_name, mask};
 pub use wrap::{fitted, message, wrapped};
 
-/// "1 file", "3 files", "2 classes"
+/// "1 file", "3 files", "2 classes", "4 batches"
 pub fn counted(n: u64, noun: &str) -> String {
-    let plural = if noun.ends_with('s') { "es" } else { "s" };
-    format!("{n} {noun}{}", if n == 1 { "" } else { plural })
+    let has_sibilant = ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end));
+    let ending = match n {
+        1 => "",
+        // The "ch" of an epoch is a k.
+        _ if has_sibilant && !noun.ends_with("epoch") => "es",
+        _ => "s",
+    };
+    format!("{n} {noun}{ending}")
 }
 
 /// A word quoted for a shell, if it needs quotes.
@@ -59,6 +65,16 @@ pub(crate) fn si_unit(n: f64) -> (f64, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_noun_has_the_plural_of_its_last_sound() {
+        assert_eq!(counted(1, "batch"), "1 batch");
+        let nouns = ["file", "class", "batch", "box", "epoch", "loader thread"];
+        let plurals = ["files", "classes", "batches", "boxes", "epochs", "loader threads"];
+        for (noun, plural) in nouns.into_iter().zip(plurals) {
+            assert_eq!(counted(0, noun), format!("0 {plural}"));
+        }
+    }
 
     #[test]
     fn numbers_are_short() {

@@ -337,7 +337,7 @@ fn data(plan: &Plan) -> String {
     let (n, some) = (data.classes.len(), some.join(", "));
     match data.source.modality {
         Modality::Text => format!("{counts}, a vocabulary of {} ({some}{more})", thousands(n)),
-        _ => format!("{counts}, {n} {} ({some}{more})", if n == 1 { "class" } else { "classes" }),
+        _ => format!("{counts}, {} ({some}{more})", counted(n as u64, "class")),
     }
 }
 
@@ -370,10 +370,7 @@ fn exchange(distributed: &DistributedPlan) -> String {
 fn loading(plan: &Plan) -> String {
     let data = &plan.data;
     let workers = counted(data.num_workers as u64, "loader thread");
-    let ahead = match data.prefetch_factor {
-        1 => "1 batch".to_owned(),
-        n => format!("{n} batches"),
-    };
+    let ahead = counted(data.prefetch_factor as u64, "batch");
     format!("{workers} per rank, {ahead} ahead each")
 }
 
