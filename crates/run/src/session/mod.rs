@@ -2,22 +2,20 @@
 //! by its launcher, or joined on another machine.
 //!
 //! ```text
-//! file, changes ──experiment──▶ Prepared { experiment, facts, plan }
-//! stored run ─────resume──────▶ Prepared, of the run that goes on          ┐
-//! launch ids ─────relaunch────▶ the run that this launch had begun          ├─start─▶ RunRequest
-//!                                                                           ┘
-//! RunRequest ──run_folder──▶ OwnedRun ──supervise | nodes──▶ Launched: how it ended
+//! file, changes ──experiment──▶ Loaded ──prepare──▶ Prepared { loaded, facts, plan }, of a new run ┐
+//! stored run ─────resume──────▶ Prepared, of the run that goes on                                  ├▶ RunRequest
+//! launch ids ─────request─────▶ the run that this launch had begun                                 ┘
+//!
+//! RunRequest ──run_folder──▶ OwnedRun ──start: supervise | nodes──▶ Launched: how it ended
 //! ```
 
-mod data_problem;
 mod other_file;
-mod follow_target;
 mod pretrained;
 mod experiment;
+mod prepare;
 mod run_folder;
 mod resume;
 mod request;
-mod relaunch;
 mod supervise;
 mod nodes;
 mod start;
@@ -29,21 +27,18 @@ mod costs;
 
 pub use costs::costs;
 pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
-pub use experiment::{
-    ALONE, Origin, Prepared, check_weights, complete, generate, gpus, load, measure, planned,
-    prepare, refuse_sweep, source_of, targets, vocabulary, written,
-};
-pub use follow_target::follow_target;
-pub use nodes::no_place;
-pub use nodes::{apart, read_token};
+pub use experiment::{complete, follow_target, load, vocabulary};
+pub use nodes::{apart, no_place, read_token};
 pub use other_file::refuse_other_files;
-pub use relaunch::run_of_job;
-pub use request::RunRequest;
+pub use prepare::{ALONE, Origin, Prepared, gpus, measure, planned, prepare, source_of, targets};
+pub use pretrained::check_weights;
+pub use request::{RunRequest, new_or_relaunched, run_of_job};
 pub use resume::{Environment, MissingCheckpoints, ResumedRun, refuse_changed_trial, resumed};
 pub use run_folder::{
-    OtherData, another_model, new_id, other_data, own_run, stored_experiment, unwritable,
+    OtherData, another_model, generate, new_id, other_data, own_run, refuse_sweep,
+    stored_experiment, unwritable, written,
 };
-pub use start::{Never, launch, new_or_relaunched};
+pub use start::{Never, launch};
 pub use supervise::{Launched, clear, conclude, draw, program};
 pub(crate) use sweep_start::shared_sweep;
 pub use sweep_start::{load_sweep, number_sweep, one_run};

@@ -12,8 +12,7 @@ use crate::launch::{
 };
 use crate::plan::RunFolders;
 use crate::record::to_stderr;
-use crate::session::relaunch;
-use crate::session::request::RunRequest;
+use crate::session::request::{self, RunRequest};
 use crate::session::run_folder::{OwnedRun, join_run};
 use crate::session::supervise::{Launched, take_part, watch};
 use crate::transport::{self, Key};
@@ -142,7 +141,7 @@ fn make<'a>(
     owned: &'a mut Option<OwnedRun>,
 ) -> impl FnOnce(Option<&str>) -> Result<PreparedRun, ErrorPage> + 'a {
     move |continued| {
-        let run = owned.insert(relaunch::open(request, continued)?);
+        let run = owned.insert(request.open(continued)?);
         Ok(run.for_ranks(request.prepared.plan.clone()))
     }
 }
@@ -159,7 +158,7 @@ fn owned_or_joined(
     let run = join_run(folders.clone(), &request.prepared, request.other_data())?;
     if files::lock_holder(&folders.logs).is_none() {
         // The folder is this machine's own, and the run is to be found again here too.
-        relaunch::note(folders, &request.prepared)?;
+        request::write_launches(folders, &request.prepared)?;
     }
     Ok(run)
 }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::config::kind::{Choice, Options};
-use crate::config::{Loaded, PretrainedCheckpoint, Problem};
+use crate::config::{Loaded, PretrainedCheckpoint, Problem, Problems};
+use crate::kinds::Kinds;
 use crate::model;
+use crate::plan::{ModelPlan, Plan};
 use crate::record::{DESCRIPTION, newest_of, to_stderr};
 use crate::runs::{self, CheckpointRef, RUN, StoredRun, has_checkpoint, nearest, run_of, split};
 use crate::user_error::{ErrorPage, UserError};
@@ -18,30 +20,30 @@ use crate::user_error::{ErrorPage, UserError};
 const KEY: &str = "model.pretrained";
 
 /// Why there is no such checkpoint, and what to do about it.
-struct Unfound {
+struct NotFound {
     what: String,
     help: Option<String>,
 }
 
-impl From<String> for Unfound {
+impl From<String> for NotFound {
     fn from(what: String) -> Self {
         Self { what, help: None }
     }
 }
 
-impl From<runs::Error> for Unfound {
+impl From<runs::Error> for NotFound {
     fn from(error: runs::Error) -> Self {
         Self { what: error.to_string(), help: error.help() }
     }
 }
 
 /// A checkpoint, and the model of its run, if that is known.
-struct Found {
+struct TrainedCheckpoint {
     opened: Opened,
     model: Option<Choice>,
 }
 
-impl Found {
+impl TrainedCheckpoint {
     fn new(opened: Opened, run: Option<&StoredRun>) -> Self {
         Self { opened, model: run.map(|run| run.plan.model.kind.clone()) }
     }
@@ -62,14 +64,14 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
         Some(word) => of_run(&logs, word).map(Some),
         None => of_folder(&logs, &asked),
     };
-    let found = found.map_err(|Unfound { what, help }| {
+    let found = found.map_err(|NotFound { what, help }| {
         let problem = loaded.problem(KEY, what);
         match help {
             Some(help) => problem.help(help),
             None => problem,
         }
     })?;
-    let Some(Found { opened, model }) = found else { return Ok(nothing) };
+    let Some(TrainedCheckpoint { opened, model }) = found else { return Ok(nothing) };
     if let Some(first) = opened.passed_over.first() {
         to_stderr(&format!("warning: `{KEY}`: {}", first.words(opened.state.step)));
     }
@@ -84,6 +86,32 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
     Ok(alike.map_or(nothing, |model| model::inherited(model.options)))
 }
 
+/// Compares the weights to start from with the model, by the header of their file.
+pub fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Result<(), Problems> {
+    let check = |model: &ModelPlan| kinds.models.check_pretrained(model);
+    let checked = check(&plan.model).or_else(|unfit| {
+        let deleted = if_deleted(&plan.model).map(|model| check(&model));
+        deleted.unwrap_or(Err(unfit))
+    });
+    checked.map_err(|unfit| unfit_problem(loaded, unfit))
+}
+
+/// The model with the weights that this process keeps open, where the run of the checkpoint that
+/// they are from has deleted it meanwhile.
+fn if_deleted(model: &ModelPlan) -> Option<ModelPlan> {
+    let path = model.pretrained.as_ref().filter(|path| !path.is_dir())?;
+    let weights = checkpoint::open(path).ok()?.open_weights()?;
+    Some(ModelPlan { pretrained: Some(weights), ..model.clone() })
+}
+
+pub(crate) fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {
+    let problem = loaded.problem(unfit.key, unfit.what);
+    match unfit.help {
+        Some(help) => problem.help(help).into(),
+        None => problem.into(),
+    }
+}
+
 /// The folder itself, and not a link to it that may soon lead elsewhere.
 fn step_folder(path: PathBuf, step: u64) -> PathBuf {
     let beside = path.parent().map(|run| run.join(checkpoint::name(step)));
@@ -91,7 +119,7 @@ fn step_folder(path: PathBuf, step: u64) -> PathBuf {
 }
 
 /// The checkpoint of a run, by the words that `ddprun eval` takes.
-fn of_run(logs: &Path, word: &str) -> Result<Found, Unfound> {
+fn of_run(logs: &Path, word: &str) -> Result<TrainedCheckpoint, NotFound> {
     let (run, which) = split(word);
     let folder = if runs::find_sweep(Path::new(run)).is_some() {
         runs::best_trial(run).map_err(|refusal| in_words(&refusal))?
@@ -99,12 +127,12 @@ fn of_run(logs: &Path, word: &str) -> Result<Found, Unfound> {
         folder_of(logs, run, word)?
     };
     let run = StoredRun::seen_from_here(&folder)?;
-    Ok(Found::new(run.checkpoint(which)?, Some(&run)))
+    Ok(TrainedCheckpoint::new(run.checkpoint(which)?, Some(&run)))
 }
 
 /// The log folder of the run that is part of `word`. Runs without a checkpoint are passed over
 /// where another of their name has one.
-fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
+fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, NotFound> {
     runs::find_run_that(logs, Some(run), &has_checkpoint).map_err(|error| {
         let names = runs::run_names(logs);
         let near = nearest(word, &names);
@@ -114,17 +142,17 @@ fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
             None if names.is_empty() => None,
             None => Some(list()),
         };
-        Unfound { what: error.to_string(), help }
+        NotFound { what: error.to_string(), help }
     })
 }
 
 /// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
-fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
+fn of_folder(logs: &Path, path: &Path) -> Result<Option<TrainedCheckpoint>, NotFound> {
     let Some(word) = path.to_str() else { return Ok(None) };
     let of_checkpoint = |opened: Opened| {
         let run = opened.path.parent().and_then(|folder| run_of(folder, logs));
         let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
-        Found::new(opened, run.as_ref())
+        TrainedCheckpoint::new(opened, run.as_ref())
     };
     // One that an earlier look has found may be deleted by now.
     if let Some(opened) = checkpoint::held(path) {
@@ -139,27 +167,27 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
         CheckpointRef::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
             let kept = run.as_ref().map(|run| &run.plan.checkpoint);
-            Found::new(runs::open(&path, kept, which)?, run.as_ref())
+            TrainedCheckpoint::new(runs::open(&path, kept, which)?, run.as_ref())
         }
         CheckpointRef::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
             let run = StoredRun::seen_from_here(Path::new(run))?;
-            Found::new(run.checkpoint(which)?, Some(&run))
+            TrainedCheckpoint::new(run.checkpoint(which)?, Some(&run))
         }
         CheckpointRef::Run(..) if path.is_dir() => {
             let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());
             let help = "name the safetensors file in it, a checkpoint, or a run as `run:NAME`";
-            return Err(Unfound { what, help: Some(help.to_owned()) });
+            return Err(NotFound { what, help: Some(help.to_owned()) });
         }
         CheckpointRef::Run(..) => return Ok(None),
     }))
 }
 
 /// A refusal as the words of a problem.
-fn in_words(refusal: &ErrorPage) -> Unfound {
+fn in_words(refusal: &ErrorPage) -> NotFound {
     let page = refusal.page();
     let page = page.trim_start_matches("error: ");
     match page.split_once("\n  do: ") {
-        Some((what, help)) => Unfound { what: what.to_owned(), help: Some(help.to_owned()) },
+        Some((what, help)) => NotFound { what: what.to_owned(), help: Some(help.to_owned()) },
         None => page.to_owned().into(),
     }
 }

@@ -14,7 +14,7 @@ use crate::record::{
     self, EPOCHS, EVENTS, HISTORY, METRICS, RESOLVED, Stamped, newest_of, to_stderr,
 };
 use crate::runs::{StoredRun, say_passed_over};
-use crate::session::experiment::{Origin, Prepared, vocabulary};
+use crate::session::prepare::{Origin, Prepared};
 use crate::session::run_folder::{
     OtherData, OwnedRun, own_run, refuse_checkpoints_of_others, stored_experiment, unwritable_run,
 };
@@ -218,13 +218,13 @@ pub fn resumed(
     kinds: &Kinds,
 ) -> Result<Prepared, ErrorPage> {
     let (path, text) = stored_experiment(&description.run)?;
-    let words = vocabulary(kinds);
-    let before = config::load_text(&path, &text, &[], &words)?;
+    let vocabulary = kinds.vocabulary();
+    let before = config::load_text(&path, &text, &[], &vocabulary)?;
     let load = match environment {
         Environment::Read => config::load_stored,
         Environment::Ignored => config::load_text,
     };
-    let mut now = load(&path, &text, changes, &words)?;
+    let mut now = load(&path, &text, changes, &vocabulary)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
         .map_err(|changes| refusal(&changes, &now))?;
     if now.experiment.train.precision == PrecisionChoice::Amp {

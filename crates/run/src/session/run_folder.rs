@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{self, Opened};
-use crate::data::{self, Fingerprint};
+use crate::config::{self, Experiment, Loaded};
+use crate::data::{self, Asked, Fingerprint};
 use crate::files::{self, RunLock};
 use crate::launch::{self, PreparedRun};
 use crate::plan::{ModelPlan, Plan, RunFolders};
@@ -20,7 +21,8 @@ use crate::record::{
     newest_start, of_start, to_stderr,
 };
 use crate::runs::{self, Stored, StoredRun, link_logs, other_owner, project_of};
-use crate::session::experiment::{Prepared, generate, refuse_sweep, resolved};
+use crate::session::prepare::Prepared;
+use crate::sweep;
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// What a run does about data other than those that it began with.
@@ -69,6 +71,17 @@ impl Drop for OwnedRun {
     fn drop(&mut self) {
         self.settle();
     }
+}
+
+/// Refuses a run whose name is that of a sweep: it would be among the trials, and go with them.
+pub fn refuse_sweep(loaded: &Loaded) -> Result<(), ErrorPage> {
+    let folder = loaded.experiment.logging.dir.join(loaded.name());
+    if !sweep::is_of_sweep(&folder) {
+        return Ok(());
+    }
+    let what = format!("`{}` holds a sweep", folder.display());
+    let help = "choose another `experiment.name`: a run does not share the folder of a sweep";
+    Err(loaded.problem("experiment.name", what).help(help).into())
 }
 
 /// Makes the folders of a new run.
@@ -191,9 +204,21 @@ fn begin<'a>(
     generate(prepared)?;
     let data = Fingerprint::of(&prepared.facts.data, prepared.source.as_ref())?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
-    let start = Start { source, resolved: resolved(prepared)?, plan, data };
+    let resolved = written(&plan.pin(prepared.loaded.experiment.clone()))?;
+    let start = Start { source, resolved, plan, data };
     compare_data(folders, &start, other)?;
     Ok(start)
+}
+
+/// Generates the data that the experiment wants generated.
+pub fn generate(prepared: &Prepared) -> Result<(), ErrorPage> {
+    let asked = Asked::of(&prepared.plan);
+    Ok(prepared.source.generate(&asked)?)
+}
+
+/// An experiment as the text of its file.
+pub fn written(experiment: &Experiment) -> Result<String, ErrorPage> {
+    config::resolved(experiment).map_err(|error| ErrorPage::of(ExitCode::Bug, &error))
 }
 
 /// What differs between the data of now and those that the run in `logs` was begun with, as far as

@@ -2,7 +2,6 @@
 //! a foreign launcher.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::config::values::Auto;
@@ -11,30 +10,13 @@ use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::launch::{self, JoinError, NodeConfig, NotPrepared, RankWait, Role};
 use crate::plan::MpiFacts;
 use crate::record::to_stderr;
-use crate::session::experiment::{Origin, Prepared, begun, load, refuse_sweep};
 use crate::session::nodes::{self, no_place};
-use crate::session::relaunch;
+use crate::session::prepare::{Origin, Prepared};
 use crate::session::request::RunRequest;
 use crate::session::run_folder::OwnedRun;
 use crate::session::supervise::{Launched, take_part, watch};
 use crate::terminal::counted;
 use crate::user_error::{ErrorPage, ExitCode};
-
-/// Asks for the run that this launch had begun before its launcher started it again, or else for a
-/// new one.
-pub fn new_or_relaunched(
-    path: &Path,
-    changes: &[String],
-    origin: Origin<'_>,
-    kinds: &Kinds,
-) -> Result<RunRequest, ErrorPage> {
-    let loaded = load(path, changes, kinds)?;
-    if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
-        return Ok(request);
-    }
-    refuse_sweep(&loaded)?;
-    Ok(RunRequest::new(begun(loaded, origin, kinds)?))
-}
 
 /// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several,
 /// or as a rank of the launcher that started us. Only one process makes the run; `timeout` is
@@ -79,7 +61,7 @@ pub fn launch(
         }
         (_, None) => {
             let request = make((role, 1))?;
-            let run = relaunch::open(&request, None)?;
+            let run = request.open(None)?;
             let smaller = request.prepared.smaller(kinds)?;
             let Prepared { plan, source, .. } = request.prepared;
             let mut launched = watch(plan, smaller, run, None)?;
@@ -128,7 +110,7 @@ fn foreign(
     let joined = launch::join_within(role, wait, || {
         let request = make((role, 1))?;
         say_overridden(place, &request.prepared);
-        let run = owned.insert(relaunch::open(&request, None)?);
+        let run = owned.insert(request.open(None)?);
         Ok::<_, ErrorPage>(run.for_ranks(request.prepared.plan))
     });
     let membership = match joined {
