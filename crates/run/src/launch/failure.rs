@@ -1,4 +1,5 @@
-//! Why a run failed, as one block for the user and one file for programs.
+//! How a process and a run ended; why a run failed, as one block for the user and one file for
+//! programs.
 
 use std::fmt::{self, Write as _};
 use std::io::{Read, Seek, SeekFrom};
@@ -9,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use crate::event::Phase;
 use crate::files;
 use crate::launch::error_report::{FORMAT, host};
-use crate::launch::exit::Exit;
 use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::user_error::ExitCode;
@@ -22,6 +22,56 @@ pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_wor
 const LOG_TAIL_LINES: usize = 20;
 /// Bytes of the log in which those lines are looked for.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(number) => match signal_hook::low_level::signal_name(*number) {
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {number}"),
+            },
+        }
+    }
+}
+
+/// How a run ended when nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// All steps are done.
+    Completed,
+    /// All steps are done, and an expectation was missed.
+    Missed,
+    /// Stopped by a signal, and saved.
+    Stopped,
+    /// Stopped by Ctrl-C.
+    Interrupted {
+        /// Whether the state was saved.
+        saved: bool,
+    },
+}
+
+impl Ended {
+    /// The code that the program exits with.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Completed => ExitCode::Ok,
+            Self::Missed => ExitCode::Expectation,
+            Self::Stopped => ExitCode::Preempted,
+            Self::Interrupted { .. } => ExitCode::Interrupted,
+        }
+    }
+}
 
 /// The first failure of a run, and what followed from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

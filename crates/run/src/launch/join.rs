@@ -1,5 +1,8 @@
 //! A rank's process -> its [`Membership`]: plan, shared memory, connections, and link to its parent
 //! or launcher.
+//!
+//! Of ranks that another launcher started on several machines, the first of each machine meets those
+//! of the others, for all ranks of its own, which wait for it (`local_rendezvous`).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,15 +13,16 @@ use crate::collective::mpi::StartError;
 use crate::failpoint;
 use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
 use crate::launch::foreign::mpi::start_mpi;
-use crate::launch::messages::ToRank;
-use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
+use crate::launch::machines::greeting::NodeRendezvousError;
+use crate::launch::machines::meeting::NodeConfig;
+use crate::launch::machines::node_rendezvous::join_nodes;
+use crate::launch::messages::{NoRun, NotPrepared, PreparedRun, ToRank};
 use crate::launch::rank::env::{Child, Foreign, Role};
 use crate::launch::rank::inherit;
-use crate::launch::rank::link::Link;
-use crate::launch::rank::membership::Membership;
+use crate::launch::rank::link::{Link, Membership};
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
-use crate::plan::RankPlan;
+use crate::plan::Plan;
 use crate::transport::Peer;
 use crate::transport::channel::Channel;
 use crate::units::{Rank, WorldSize};
@@ -150,24 +154,30 @@ fn join_foreign<E: NotPrepared>(
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
-    let Foreign { rank, world, local_world, restarts, .. } = *foreign;
+    let Foreign { world, local_world, .. } = *foreign;
     if world != local_world && foreign.rendezvous.is_none() {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
     let first = foreign.is_first_of_machine();
     let (prepared, shared) =
         if first { host(foreign, wait, prepare)? } else { local_rendezvous::join(foreign, wait)? };
-    let PreparedRun { plan, folders: run, resume } = prepared;
-    let Shared { memory: shm, peer_monitor } = shared;
-    if plan.distributed.meets_by_mpi() {
+    membership(foreign, prepared, shared, vec![])
+}
+
+/// Starts MPI if the plan uses it, and listens to signals and to the other ranks of the machine.
+fn membership<E>(
+    foreign: &Foreign,
+    prepared: PreparedRun,
+    shared: Shared,
+    peers: Vec<Peer>,
+) -> Result<Membership, JoinError<E>> {
+    if prepared.plan.distributed.meets_by_mpi() {
         start_mpi(foreign)?;
     }
+    let rank = foreign.rank;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
-    let link = Link::open(None, None, peer_monitor, rank, run.logs.clone()).map_err(fail)?;
-    // The launcher does not tell why it started the group again.
-    let causes = vec![];
-    let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
-    Ok(Membership { rank_plan, shm, peers: vec![], link })
+    let Shared { memory, peer_monitor } = shared;
+    Membership::of_foreign(foreign, prepared, memory, peers, peer_monitor).map_err(fail)
 }
 
 /// Rank 0: listens first, so that the others can wait while the run is prepared.
@@ -192,4 +202,64 @@ fn host<E: NotPrepared>(
     }
     let shared = host.welcome(&prepared, wait.say)?;
     Ok((prepared, shared))
+}
+
+/// The first rank of a machine, for which the others there wait.
+pub(crate) struct FirstOfMachine<'a> {
+    foreign: &'a Foreign,
+    host: Host<'a>,
+}
+
+impl<'a> FirstOfMachine<'a> {
+    /// Lets the other ranks of the machine connect, and wait for the run.
+    ///
+    /// # Errors
+    ///
+    /// Another process is this rank, or no socket is to be had.
+    pub(crate) fn open<E>(foreign: &'a Foreign) -> Result<Self, JoinError<E>> {
+        Ok(Self { foreign, host: Host::open(foreign)? })
+    }
+
+    /// Tells the other ranks of the machine that there is no run.
+    pub(crate) fn refuse(&self, why: &impl NotPrepared) {
+        self.host.refuse(NoRun::of(&format!("rank {}", self.foreign.rank), why));
+    }
+
+    /// Meets the first ranks of the other machines. Rank 0 prepares the run by `prepare`, as in
+    /// [`join_nodes`].
+    ///
+    /// # Errors
+    ///
+    /// As [`join_nodes`]; the other ranks of the machine are told.
+    pub(crate) fn meet<E: NotPrepared>(
+        &self,
+        config: &NodeConfig,
+        plan: &Plan,
+        prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<Met, NodeRendezvousError<E>> {
+        let met = join_nodes(config, plan, &[], prepare, report);
+        let (prepared, mut nodes) =
+            met.inspect_err(|error| self.host.refuse(error.for_others()))?;
+        Ok(Met { prepared, peers: nodes.take_peers() })
+    }
+
+    /// Sends the run to the other ranks of the machine, which has all that they need by now. All
+    /// notice a later failure when connections break, as does the launcher.
+    ///
+    /// # Errors
+    ///
+    /// A rank of this machine does not come, MPI cannot be used, or no thread is to be had.
+    pub(crate) fn welcome<E>(self, met: Met, say: fn(&str)) -> Result<Membership, JoinError<E>> {
+        let Met { prepared, peers } = met;
+        let shared = self.host.welcome(&prepared, say)?;
+        membership(self.foreign, prepared, shared, peers)
+    }
+}
+
+/// A machine that has met the others.
+pub(crate) struct Met {
+    /// What all train.
+    pub(crate) prepared: PreparedRun,
+    peers: Vec<Peer>,
 }

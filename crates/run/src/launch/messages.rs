@@ -1,5 +1,8 @@
-//! Messages between the parent and its ranks.
+//! Messages between the processes of a run: the parent and its ranks, and whoever prepares the run and
+//! those that wait for it.
 
+use std::convert::Infallible;
+use std::fmt;
 #[cfg(any(test, feature = "fuzzing"))]
 use std::io;
 
@@ -8,10 +11,11 @@ use serde_json::{Map, Value};
 
 use crate::event::Stop;
 use crate::launch::error_report::ErrorReport;
-use crate::plan::RankPlan;
-use crate::transport::PeerDescription;
+use crate::plan::{Plan, RankPlan, RunFolders};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::transport::channel::Channel;
+use crate::transport::PeerDescription;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// From a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +44,62 @@ pub(in crate::launch) enum ToRank {
     GiveUp,
 }
 
+/// What the process that prepares a run gives to its ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PreparedRun {
+    /// What to do.
+    pub plan: Plan,
+    /// Where the run's files are.
+    pub folders: RunFolders,
+    /// Whether to continue from the newest checkpoint.
+    pub resume: bool,
+}
+
+/// Why a process that should prepare a run has none.
+pub trait NotPrepared: fmt::Display {
+    /// The exit code of all ranks that wait for it.
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
+}
+
+impl NotPrepared for ErrorPage {
+    fn exit_code(&self) -> ExitCode {
+        self.code()
+    }
+}
+
+impl NotPrepared for String {}
+impl NotPrepared for Infallible {}
+
+/// What a process that waits for a run is told instead of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NoRun {
+    /// Why there is none.
+    pub reason: String,
+    /// The exit code of all who are told.
+    pub exit_code: ExitCode,
+}
+
+impl NoRun {
+    /// One that does not fit: another program, experiment or world.
+    pub(in crate::launch) fn unfit(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), exit_code: ExitCode::Refused }
+    }
+
+    /// `who` could not prepare it.
+    pub(in crate::launch) fn of(who: &str, error: &impl NotPrepared) -> Self {
+        let reason = format!("{who} could not prepare the run: {error}");
+        Self { reason, exit_code: error.exit_code() }
+    }
+}
+
+impl fmt::Display for NoRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
 /// Receives `bytes` as the parent and as a rank; returns whether each was understood.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn receive_both(bytes: &[u8]) -> io::Result<[bool; 2]> {
@@ -55,4 +115,40 @@ pub fn receive_both(bytes: &[u8]) -> io::Result<[bool; 2]> {
 }
 
 #[cfg(test)]
-mod fuzz_tests;
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::mutated;
+
+    fn frame(message: &impl serde::Serialize) -> Vec<u8> {
+        let body = serde_json::to_vec(message).unwrap();
+        [&(body.len() as u32).to_le_bytes()[..], &body].concat()
+    }
+
+    /// An error, and never a crash or a large allocation.
+    #[test]
+    fn a_damaged_message_is_an_error_or_another_message() {
+        let whole = [
+            frame(&FromRank::Finished),
+            frame(&FromRank::Saved),
+            frame(&ToRank::Stop(Stop::Interrupt)),
+            [frame(&FromRank::Finished), frame(&FromRank::Saved)].concat(),
+            u32::MAX.to_le_bytes().to_vec(),
+        ];
+        let (mut received, mut refused, mut waiting) = (0, 0, 0);
+        for bytes in mutated::inputs(&whole, 3000, 27) {
+            let (mut from, to) = UnixStream::pair().unwrap();
+            let mut to = Channel::new(to).unwrap();
+            from.write_all(&bytes).unwrap();
+            drop(from);
+            match to.receive::<FromRank>() {
+                Ok(messages) if messages.is_empty() => waiting += 1,
+                Ok(_) => received += 1,
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(received > 100 && refused > 500 && waiting > 100, "{received} {refused} {waiting}");
+    }
+}

@@ -24,53 +24,42 @@
 //! the code of its report. A failed collective is [`Blame::Peer`], every other error
 //! [`Blame::Own`].
 
-mod exit;
 mod error_report;
 mod early_signals;
 mod signals;
-mod prepared_run;
 mod messages;
 mod failure;
 mod rank;
 mod machines;
 mod foreign;
 mod join;
-mod first_of_machine;
 mod parent;
 
 pub use crate::event::{Phase, Stop};
 pub(crate) use early_signals::uninterrupted;
-pub use error_report::Blame;
-pub use error_report::{ErrorReport, host};
-pub use exit::{Ended, Exit};
-pub use failure::Failure;
+pub use error_report::{Blame, ErrorReport, host};
 pub(crate) use failure::LESS_MEMORY;
-pub(crate) use first_of_machine::FirstOfMachine;
+pub use failure::{Ended, Exit, Failure};
 #[cfg(test)]
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};
 pub(crate) use foreign::local_rendezvous::{RankWait, RendezvousError};
 pub use foreign::mpi::{MpiJoinError, join_by_mpi, place_by_mpi};
-pub(crate) use join::JoinError;
 pub use join::join;
-pub(crate) use join::join_within;
+pub(crate) use join::{FirstOfMachine, JoinError, join_within};
 pub(crate) use machines::greeting::NodeRendezvousError;
 pub use machines::meeting::NodeConfig;
-pub use machines::next_meeting::join_nodes_again;
-pub use machines::node_rendezvous::join_nodes;
+pub use machines::node_rendezvous::{join_nodes, join_nodes_again};
 pub use machines::nodes::Nodes;
+pub use messages::PreparedRun;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use messages::receive_both;
+pub(crate) use messages::{NoRun, NotPrepared};
 pub use parent::options::{Console, Note, Program, Start};
 pub(crate) use parent::recovery::describe_resize;
-pub use parent::run::run;
-pub use parent::run::run_node;
-pub use prepared_run::PreparedRun;
-pub(crate) use prepared_run::{NoRun, NotPrepared};
+pub use parent::run::{run, run_node};
 pub use rank::env as rank_env;
 pub use rank::env::Role;
-pub use rank::inherit::hide_backtraces_of_errors;
-pub use rank::link::Link;
-pub use rank::membership::Membership;
-pub use rank::threads::limit_threads;
+pub use rank::inherit::{hide_backtraces_of_errors, limit_threads};
+pub use rank::link::{Link, Membership};
 pub use signals::{Signals, end_before_start, learn_ends_of_children};

@@ -26,7 +26,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::files;
-use crate::launch::prepared_run::{NoRun, PreparedRun};
+use crate::launch::messages::{NoRun, PreparedRun};
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
 use crate::transport::build_id;

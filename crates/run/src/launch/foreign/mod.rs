@@ -2,5 +2,4 @@
 
 pub(in crate::launch) mod launch_id;
 pub(in crate::launch) mod local_rendezvous;
-pub(in crate::launch) mod whereabouts;
 pub(in crate::launch) mod mpi;

@@ -2,13 +2,13 @@
 //! or a token.
 //!
 //! ```text
-//! all ─▶ all     Whereabouts             (all-gather)
+//! all ─▶ all     RankPlacement             (all-gather)
 //! all ─▶ all     Hello {version, plan}   (all-gather)
 //! rank 0 ─▶ all  Answer                  (broadcast: its length, then itself)
 //! ```
 //!
 //! Then those of a machine share memory, if the launcher numbers ranks machine by machine, as many
-//! on each (`whereabouts`).
+//! on each ([`are_by_machine`]).
 
 use std::time::Duration;
 
@@ -18,16 +18,14 @@ use crate::collective::mpi::{StartError, start};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::host;
 use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
-use crate::launch::foreign::whereabouts::{Whereabouts, are_by_machine};
 use crate::launch::machines::compatibility;
-use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
+use crate::launch::messages::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::{Foreign, mpi_launcher};
-use crate::launch::rank::link::Link;
-use crate::launch::rank::membership::Membership;
+use crate::launch::rank::link::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
-use crate::plan::{Plan, RankPlan};
+use crate::plan::Plan;
 use crate::transport::build_id;
-use crate::units::WorldSize;
+use crate::units::{Rank, WorldSize};
 
 /// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
@@ -85,7 +83,7 @@ pub(in crate::launch) fn start_mpi(foreign: &Foreign) -> Result<(), StartError> 
 pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, MpiJoinError<E>> {
     start_mpi(foreign)?;
     let group = collective::open_mpi(foreign.rank, foreign.world, timeout)?;
-    let mine = serde_json::to_vec(&Whereabouts::of(foreign)).unwrap_or_default();
+    let mine = serde_json::to_vec(&RankPlacement::of(foreign)).unwrap_or_default();
     let all = group.all_gather(&mine)?;
     let all: Option<Vec<_>> = all.iter().map(|one| serde_json::from_slice(one).ok()).collect();
     // Another version of ddprun is named later.
@@ -104,7 +102,7 @@ pub fn join_by_mpi<E: NotPrepared>(
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, MpiJoinError<E>> {
-    let Foreign { rank, world, restarts, .. } = *foreign;
+    let Foreign { rank, world, .. } = *foreign;
     let timeout = plan.distributed.timeout;
     let group = collective::open_mpi(rank, world, timeout)?;
     let prepares = collective::open_mpi(rank, world, timeout + PREPARE_TIMEOUT)?;
@@ -127,14 +125,10 @@ pub fn join_by_mpi<E: NotPrepared>(
         Answer::Welcome(prepared) => *prepared,
         Answer::Refused(why) => return Err(MpiJoinError::Refused(why)),
     };
-    let Shared { memory: shm, peer_monitor } = share_machine(foreign, &prepared)?;
-    let PreparedRun { plan: first, folders: run, resume } = prepared;
-    let plan = compatibility::adapted(&first, plan);
-    let link = Link::open(None, None, peer_monitor, rank, run.logs.clone());
-    let link = link.map_err(MpiJoinError::Thread)?;
-    // The launcher does not tell why it started the group again.
-    let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
-    Ok(Membership { rank_plan, shm, peers: vec![], link })
+    let Shared { memory, peer_monitor } = share_machine(foreign, &prepared)?;
+    let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
+    let membership = Membership::of_foreign(foreign, prepared, memory, vec![], peer_monitor);
+    membership.map_err(MpiJoinError::Thread)
 }
 
 /// What the ranks of this machine share.
@@ -189,4 +183,62 @@ fn receive<E>(group: &dyn Collective) -> Result<Answer, MpiJoinError<E>> {
         MpiJoinError::Refused(NoRun::unfit(format!("rank 0's answer cannot be read: {error}")))
     };
     serde_json::from_slice(&bytes).map_err(unread)
+}
+
+/// What a rank knows about its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RankPlacement {
+    local_rank: Rank,
+    local_world: WorldSize,
+    /// Equal on ranks that can reach each other by a socket in memory.
+    machine: String,
+}
+
+impl RankPlacement {
+    /// Of this process, which its launcher has given this place.
+    fn of(foreign: &Foreign) -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let machine = format!("{}/{}/{}", host(), boot.trim(), network.display());
+        let Foreign { local_rank, local_world, .. } = *foreign;
+        Self { local_rank, local_world, machine }
+    }
+}
+
+/// Whether the ranks, `all` in their order, are numbered machine by machine, as many on each, by
+/// what the launcher told each of them; and those of a machine find that they are on the same one.
+fn are_by_machine(all: &[RankPlacement]) -> bool {
+    let Some(count) = all.first().map(|first| first.local_world.count()) else { return false };
+    let is_in_place = |(rank, own): (usize, &RankPlacement)| {
+        own.local_world.count() == count
+            && own.local_rank.index() == rank % count
+            && own.machine == all[rank - rank % count].machine
+    };
+    count > 1 && all.len().is_multiple_of(count) && all.iter().enumerate().all(is_in_place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks by their number on their machine, those of it, and its name.
+    fn are(all: &[(u32, u32, &str)]) -> bool {
+        let place = |&(local_rank, local_world, machine): &(u32, u32, &str)| RankPlacement {
+            local_rank: Rank(local_rank),
+            local_world: WorldSize::new(local_world).unwrap(),
+            machine: machine.to_owned(),
+        };
+        are_by_machine(&all.iter().map(place).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn ranks_share_memory_if_all_machines_have_as_many_in_order() {
+        assert!(are(&[(0, 2, "a"), (1, 2, "a"), (0, 2, "b"), (1, 2, "b")]));
+        assert!(are(&[(0, 3, "a"), (1, 3, "a"), (2, 3, "a")]));
+        assert!(!are(&[(0, 2, "a"), (0, 2, "b"), (1, 2, "a"), (1, 2, "b")]), "by turns");
+        assert!(!are(&[(0, 2, "a"), (1, 2, "a"), (0, 1, "b")]), "fewer on the last");
+        assert!(!are(&[(0, 2, "a"), (1, 2, "c"), (0, 2, "b"), (1, 2, "b")]), "of two machines");
+        assert!(!are(&[(0, 1, "a"), (0, 1, "b")]), "one on each");
+        assert!(!are(&[]));
+    }
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::launch::error_report::host;
 use crate::launch::machines::door::{Door, JoinedNode, objection, refuse};
 use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, STOPPED, Welcome, io_error, peer_connections,
+    Answer, Hello, NodeRendezvousError, Place, STOPPED, Waiting, Welcome, io_error,
+    peer_connections,
 };
 use crate::launch::machines::meeting::{
     Meeting, NodeConfig, latest as latest_session, next, plan_for,
 };
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
-use crate::launch::machines::waiting::Waiting;
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::transport::Peer;
 use crate::transport::auth::{Key, SentKey};

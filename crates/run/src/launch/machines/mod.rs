@@ -3,10 +3,8 @@
 
 pub(in crate::launch) mod meeting;
 pub(in crate::launch) mod compatibility;
-pub(in crate::launch) mod waiting;
 pub(in crate::launch) mod greeting;
 mod door;
 pub(in crate::launch) mod nodes;
 pub(in crate::launch) mod host;
 pub(in crate::launch) mod node_rendezvous;
-pub(in crate::launch) mod next_meeting;

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! No port stays open once the ranks are connected. After a failure the machines meet again in the
-//! same way (`next_meeting`): each says from which run and meeting it comes, if from any. One from
+//! same way (`join_again`): each says from which run and meeting it comes, if from any. One from
 //! an older meeting is refused; one from none takes the place of a parent that has died.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,12 +20,12 @@ use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::door::{Door, has_left};
 use crate::launch::machines::greeting::{
-    Answer, Hello, JOIN, NodeRendezvousError, Place, RECEIVE, Welcome, io_error, peer_connections,
+    Answer, Hello, JOIN, LOOK_INTERVAL, NodeRendezvousError, Place, RECEIVE, STOPPED, Waiting,
+    Welcome, io_error, peer_connections,
 };
 use crate::launch::machines::host::Host;
-use crate::launch::machines::meeting::{Meeting, NodeConfig, Session};
+use crate::launch::machines::meeting::{Meeting, NodeConfig, Past, Session};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
-use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::Purpose;
@@ -65,8 +66,69 @@ pub fn join_nodes<E: NotPrepared>(
     meet(place, None, prepare, &mut waiting, report)
 }
 
+/// Why the machines did not meet again.
+pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
+
+/// As `join_again`, where nothing has failed and nothing is told.
+///
+/// # Errors
+///
+/// As `join_again`.
+pub fn join_nodes_again(nodes: &mut Nodes) -> Result<(), MeetAgainError> {
+    join_again(nodes, &Past::default(), &mut || false, &mut |_| ())
+}
+
+/// Connects the machines again, and puts the new connections into `nodes`. `past` is what the
+/// run has been through with what comes now; afterwards it is what node 0 knows.
+///
+/// # Errors
+///
+/// A machine does not come within `distributed.timeout`, or does not fit any more.
+pub(in crate::launch) fn join_again(
+    nodes: &mut Nodes,
+    past: &Past,
+    is_called_off: &mut dyn FnMut() -> bool,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), MeetAgainError> {
+    let Meeting { config, prepared, smaller, session, .. } = nodes.meeting().clone();
+    let session = Session { past: past.clone(), ..session };
+    let prepared = PreparedRun { resume: true, ..prepared };
+    let longest = prepared.plan.distributed.timeout;
+    let mut door = nodes.take_door();
+    let mut earlier = nodes.take_remotes();
+    let node_0_stops = |earlier: &mut [RemoteNode]| {
+        config.node != 0 && earlier.iter_mut().any(RemoteNode::calls_off)
+    };
+    let mut stops = || node_0_stops(&mut earlier) || is_called_off();
+    let mut waiting =
+        Waiting { until: Instant::now() + longest, longest, is_called_off: &mut stops };
+    let error = loop {
+        let again = || Ok::<_, Infallible>(prepared.clone());
+        let plan = &prepared.plan;
+        let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
+        let met = meet(place, door.take(), |_| again(), &mut waiting, report);
+        match met {
+            Ok((_, met)) => {
+                *nodes = met;
+                return Ok(());
+            }
+            // A machine may have died while the others met.
+            Err(error) if error.may_pass() && !waiting.is_over() => {
+                if (waiting.is_called_off)() {
+                    break NodeRendezvousError::CalledOff { node: config.node };
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            Err(error) => break error,
+        }
+    };
+    let is_over = node_0_stops(&mut earlier);
+    nodes.put_back(earlier);
+    Err(if is_over { NodeRendezvousError::Refused(NoRun::unfit(STOPPED)) } else { error })
+}
+
 /// As [`join_nodes`], also for machines that have met before, of which node 0 may have a door open.
-pub(in crate::launch) fn meet<E: NotPrepared>(
+fn meet<E: NotPrepared>(
     place: Place<'_>,
     door: Option<Door>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
 use crate::launch::error_report::clock;
-use crate::launch::exit::Ended;
+use crate::launch::failure::Ended;
 use crate::launch::machines::door::Door;
 use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::event::Phase;
 use crate::event::Stop;
 use crate::launch::error_report::ErrorReport;
-use crate::launch::exit::Exit;
+use crate::launch::failure::Exit;
 use crate::launch::parent::options::Note;
 use crate::launch::parent::stall::Stall;
 use crate::units::{Bytes, Rank};

@@ -1,21 +1,32 @@
 //! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
+//!
+//! Over several machines node 0 decides what follows a failure, and all parents meet again:
+//!
+//! ```text
+//! node 0   ends its ranks ─▶ decides ─Next─▶ listens ─▶ all are there ─▶ starts its ranks
+//! node k   ends its ranks ─▶ hears it, or that node 0 is gone ─▶ connects ─▶ starts its ranks
+//! ```
+
+use std::time::Duration;
 
 use crate::files;
 use crate::launch::error_report::clock;
-use crate::launch::exit::Ended;
-use crate::launch::machines::greeting::STOPPED;
-use crate::launch::machines::nodes::NodeFailure;
-use crate::launch::machines::waiting::LOOK_INTERVAL;
-use crate::launch::parent::next_attempt::{NotMet, after_failure, meet_again};
+use crate::launch::failure::Ended;
+use crate::launch::machines::greeting::{LOOK_INTERVAL, STOPPED};
+use crate::launch::machines::node_rendezvous::{MeetAgainError, join_again};
+use crate::launch::machines::nodes::{Next, NodeFailure};
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
 use crate::launch::parent::spawn::spawn_all;
-use crate::launch::parent::verdict::{Verdict, judge};
+use crate::launch::parent::verdict::judge;
 use crate::launch::parent::watch::{StopSources, Watch};
 use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
 use crate::user_error::ExitCode;
+
+/// Time that a look at the stop requests takes.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
 /// times; then with fewer ranks, if `start` has plans for them, and with more again after a
@@ -112,7 +123,8 @@ impl Runner<'_> {
         };
         recovery.make_room();
         let first = nodes.ranks().next().unwrap_or(Rank(0));
-        self.meet(recovery, None).map_err(|why| why.ends(Failure::of_meeting(self.run, first)))
+        let met = self.meet(recovery, None);
+        met.map_err(|why| because(Failure::of_meeting(self.run, first), &why))
     }
 
     /// The group has failed: prepares the next one.
@@ -146,13 +158,24 @@ impl Runner<'_> {
             return Err(recovery.call_off(failure));
         }
         let met = self.meet(recovery, Some(failure.clone()));
-        met.map_err(|why| why.ends(recovery.call_off(failure)))
+        met.map_err(|why| because(recovery.call_off(failure), &why))
     }
 
     /// Meets the other machines again, if there are some, after this `cause`.
-    fn meet(&mut self, recovery: &mut Recovery, cause: Option<Box<Failure>>) -> Result<(), NotMet> {
+    ///
+    /// # Errors
+    ///
+    /// They do not come within `distributed.timeout`, do not fit any more, or this one is asked to
+    /// stop.
+    fn meet(
+        &mut self,
+        recovery: &mut Recovery,
+        cause: Option<Box<Failure>>,
+    ) -> Result<(), MeetAgainError> {
         let Some(nodes) = &mut self.nodes else { return Ok(()) };
-        let met = meet_again(nodes, recovery, &mut self.stops, self.on_note);
+        let mut is_called_off = || self.stops.is_requested_within(LOOK);
+        let mut report = |line: &str| (self.on_note)(Note::Meeting { words: line.to_owned() });
+        let met = join_again(nodes, recovery.past(), &mut is_called_off, &mut report);
         met.inspect_err(|_| nodes.call_off())?;
         let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
         note.into_iter().for_each(&mut *self.on_note);
@@ -178,15 +201,7 @@ impl Runner<'_> {
         };
         let group = watch.run(processes);
         let verdict = judge(&group);
-        let ended = match verdict {
-            Verdict::Ended(ended) => Ok(Some(ended)),
-            Verdict::Resized => Ok(None),
-            Verdict::FailedElsewhere => Err(Failure::of_elsewhere(run, group.first())),
-            Verdict::Fault(rank, fault) => Err(Failure::of_fault(run, &group, rank, fault)),
-            Verdict::Stopped(rank) => Err(Failure::of_stopped(run, &group, rank)),
-            Verdict::Stalled(stall) => Err(Failure::of_stall(run, &group, stall)),
-            Verdict::MissedDeadline(rank) => Err(Failure::of_missed_deadline(run, &group, rank)),
-        };
+        let ended = verdict.outcome(run, &group);
         let ended = match &mut self.nodes {
             Some(nodes) => {
                 let is_consequence = verdict.is_consequence(&group);
@@ -215,7 +230,42 @@ impl Runner<'_> {
     }
 }
 
+/// Adds a cause to a failure.
+fn because(mut failure: Box<Failure>, why: &MeetAgainError) -> Box<Failure> {
+    failure.causes.push(why.to_string());
+    failure
+}
+
 fn node_failure(nodes: &Nodes, failure: Box<Failure>, is_consequence: bool) -> NodeFailure {
     let failure = Box::new(Failure { node: Some(nodes.node()), ..*failure });
     NodeFailure { failure, is_consequence }
+}
+
+/// What follows a failure, and after which wait. Of several machines node 0 decides it for all;
+/// where it is gone, each of the others waits for it as if it had decided to go on.
+///
+/// # Errors
+///
+/// The failure is the end.
+fn after_failure(
+    nodes: Option<&mut Nodes>,
+    recovery: &mut Recovery,
+    failed: FailedAttempt,
+) -> Result<(Note, Duration), Box<Failure>> {
+    let Some(nodes) = nodes.filter(|nodes| nodes.meet_again()) else {
+        return recovery.after(failed);
+    };
+    if nodes.node() == 0 {
+        let next = recovery.after(failed);
+        nodes.announce(match next {
+            Ok((Note::Shrunk { .. }, _)) => Next::Smaller,
+            Ok((_, wait)) => Next::Again { wait },
+            Err(_) => Next::Over,
+        });
+        return next;
+    }
+    match nodes.decision() {
+        Some(next) => recovery.follow(failed, next),
+        None => recovery.after(failed),
+    }
 }

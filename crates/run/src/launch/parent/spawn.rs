@@ -18,8 +18,8 @@ use crate::launch::messages::ToRank;
 use crate::launch::parent::oom_kills;
 use crate::launch::parent::options::{Console, Program, Start};
 use crate::launch::rank::env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
+use crate::launch::rank::inherit::{self, CANDLE_THREADS, RAYON_THREADS};
 use crate::launch::rank::status::RankStatus;
-use crate::launch::rank::{inherit, threads};
 use crate::launch::{Failure, Nodes};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::transport::channel::{Channel, poll};
@@ -210,8 +210,8 @@ fn set_torch_environment(
         ("TORCHELASTIC_RUN_ID", run.id.clone()),
         ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", plan.max_restarts.to_string()),
-        (threads::RAYON, plan.distributed.threads_per_rank.to_string()),
-        (threads::CANDLE.0, threads::CANDLE.1.to_owned()),
+        (RAYON_THREADS, plan.distributed.threads_per_rank.to_string()),
+        (CANDLE_THREADS.0, CANDLE_THREADS.1.to_owned()),
     ] {
         command.env(name, value);
     }

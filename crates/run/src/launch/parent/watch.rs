@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::launch::Nodes;
 use crate::launch::error_report::{ErrorReport, clock};
-use crate::launch::exit::Exit;
+use crate::launch::failure::Exit;
 use crate::launch::messages::{FromRank, ToRank};
 use crate::launch::parent::group::{Action, Event, Group};
 use crate::launch::parent::oom_kills::OomKills;

@@ -1,7 +1,7 @@
 //! The variables that torchrun reads in place of its flags, `PET_*`: Kubeflow's pods have them.
 
 use crate::launch::rank::launcher_env::TOKEN_FILE;
-use crate::launch::rank::variables::{EnvError, number};
+use crate::launch::rank::launcher_env::{EnvError, number};
 
 /// What these variables say, as far as ddprun has such flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,16 +10,16 @@ use std::os::fd::RawFd;
 
 use crate::collective::mpi::{Family, Launcher};
 use crate::launch::rank::elastic_env;
+use crate::launch::rank::launcher_env::number;
 use crate::launch::rank::launcher_env::{
     self, HYDRA, LAUNCHER_PROCESS, OPEN_MPI, PMI, SLURM, TORCH, rank_and_world,
 };
 use crate::launch::rank::launcher_process;
-use crate::launch::rank::variables::number;
 use crate::units::{Rank, WorldSize};
 
 pub use crate::launch::rank::elastic_env::ElasticFlags;
+pub use crate::launch::rank::launcher_env::EnvError;
 pub use crate::launch::rank::launcher_env::{Foreign, MachineRanks, RendezvousEndpoint};
-pub use crate::launch::rank::variables::EnvError;
 
 /// The control socket. Set by our own parent for its ranks, as the next three.
 pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";

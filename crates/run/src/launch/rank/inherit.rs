@@ -2,7 +2,8 @@
     unsafe_code,
     reason = "what happens between fork and exec, descriptors known by number, and the environment"
 )]
-//! What a rank inherits from its parent: descriptors, the environment, and the death signal.
+//! Descriptors, signals and the environment that a rank inherits from its parent; limits of the thread
+//! pools of libraries, which compete with our compute threads.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,10 +17,18 @@ use std::time::Duration;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 
+use crate::launch::rank::env::{self, Role};
+
 /// Signals that a terminal, Slurm or systemd sends to all processes of a run at once. Its parent
 /// handles them; a rank ignores those of a terminal, Ctrl-C and its end, and the others until it
 /// listens to them itself: they would kill one that still starts.
 const IGNORED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1];
+
+/// Candle's own pool, for sums of tensors: the calling thread only. Its threads spin while they
+/// wait, and on busy cores a step took four times as long.
+pub(in crate::launch) const CANDLE_THREADS: (&str, &str) = ("CANDLE_NUM_THREADS", "1");
+/// Rayon's global pool, for what does not run in ours.
+pub(in crate::launch) const RAYON_THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Makes the child keep `fds` over exec, die with the calling thread, and ignore what its parent
 /// handles. To be called from a thread that lives as long as the child should.
@@ -132,9 +141,29 @@ pub fn hide_backtraces_of_errors() {
     set_if_absent("RUST_LIB_BACKTRACE", "0");
 }
 
+/// Limits the thread pools of this process, as our parent does for its ranks. Variables that are
+/// set are left alone. To be called first: it does nothing in a process that has started threads.
+pub fn limit_threads() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (name, value) in limits(env::from_environment().ok().as_ref(), cores) {
+        set_if_absent(name, &value);
+    }
+}
+
+/// Variables for a process of this role. A rank of another launcher has its share of the cores.
+fn limits(role: Option<&Role>, cores: usize) -> Vec<(&'static str, String)> {
+    let share = match role {
+        Some(Role::Foreign(place)) => Some(place.share_of_cores(cores)),
+        _ => None,
+    };
+    let candle = (CANDLE_THREADS.0, CANDLE_THREADS.1.to_owned());
+    let rayon = share.map(|threads| (RAYON_THREADS, threads.to_string()));
+    [candle].into_iter().chain(rayon).collect()
+}
+
 /// Sets a variable of this process's environment, unless it is set or the process has other
 /// threads.
-pub(in crate::launch) fn set_if_absent(name: &str, value: &str) {
+fn set_if_absent(name: &str, value: &str) {
     let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if is_alone && std::env::var_os(name).is_none() {
         // SAFETY: this thread is the only one, as just seen, so no other reads the environment
@@ -163,5 +192,20 @@ mod tests {
         );
         let mut quick = spawn(&mut Command::new("true"), Duration::from_mins(1)).unwrap();
         assert!(quick.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_rank_of_another_launcher_has_its_share_of_the_cores() {
+        let variables = |environment: &[(&str, &str)]| {
+            let get = |name: &str| {
+                let mut pairs = environment.iter().filter(|(key, _)| *key == name);
+                pairs.next().map(|(_, value)| (*value).to_owned())
+            };
+            let limits = limits(env::parse(get).ok().as_ref(), 8);
+            limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(variables(&[]), ["CANDLE_NUM_THREADS=1"]);
+        let launched = [("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")];
+        assert_eq!(variables(&launched), ["CANDLE_NUM_THREADS=1", "RAYON_NUM_THREADS=2"]);
     }
 }

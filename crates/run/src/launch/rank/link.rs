@@ -18,11 +18,13 @@ use crate::failpoint;
 use crate::files;
 use crate::launch::Phase;
 use crate::launch::error_report::{Blame, ErrorReport, FORMAT, chain, clock, host, report_file};
-use crate::launch::messages::{FromRank, ToRank};
-use crate::launch::rank::parent_watchdog::ParentWatchdog;
+use crate::launch::messages::{FromRank, PreparedRun, ToRank};
+use crate::launch::rank::env::Foreign;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
 use crate::launch::signals::Signals;
+use crate::plan::RankPlan;
+use crate::transport::Peer;
 use crate::transport::channel::{Channel, poll};
 use crate::units::Rank;
 use crate::user_error::ExitCode;
@@ -34,6 +36,39 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 const MIN_SIGTERM_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What a rank needs to take part in its group.
+pub struct Membership {
+    /// What to do.
+    pub rank_plan: RankPlan,
+    /// The memory that the ranks of this machine share; absent if they share none.
+    pub shm: Option<OwnedFd>,
+    /// The first ranks of the other machines, for the first one of this.
+    pub peers: Vec<Peer>,
+    /// Progress, errors and requests to stop.
+    pub link: Link,
+}
+
+impl Membership {
+    /// A rank that another launcher started. The launcher does not say why it started the group again.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor or thread is left.
+    pub(in crate::launch) fn of_foreign(
+        foreign: &Foreign,
+        prepared: PreparedRun,
+        shm: Option<OwnedFd>,
+        peers: Vec<Peer>,
+        peer_monitor: PeerMonitor,
+    ) -> io::Result<Self> {
+        let Foreign { rank, restarts, .. } = *foreign;
+        let PreparedRun { plan, folders: run, resume } = prepared;
+        let link = Link::open(None, None, peer_monitor, rank, run.logs.clone())?;
+        let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
+        Ok(Self { rank_plan, shm, peers, link })
+    }
+}
 
 /// The link of one rank. Its thread ends with it.
 pub struct Link {
@@ -411,4 +446,64 @@ impl Listener {
 /// Ends this process as the death of its parent does.
 fn die() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+}
+
+/// Follows the heartbeats of the parent.
+#[derive(Debug)]
+struct ParentWatchdog {
+    /// Silence that is too long.
+    timeout: Duration,
+    /// Longest time that counts between two checks: a longer gap means that this process was
+    /// suspended, and perhaps the parent, too.
+    max_gap: Duration,
+    /// Heartbeats so far.
+    heartbeats: u64,
+    checked_at: Duration,
+    silent: Duration,
+}
+
+impl ParentWatchdog {
+    /// From `now` on.
+    fn new(timeout: Duration, max_gap: Duration, now: Duration) -> Self {
+        let (heartbeats, silent) = (0, Duration::ZERO);
+        Self { timeout, max_gap, heartbeats, checked_at: now, silent }
+    }
+
+    /// Whether the number of `heartbeats`, read `now`, has not grown for too long.
+    fn has_timed_out(&mut self, heartbeats: u64, now: Duration) -> bool {
+        let passed = now.saturating_sub(self.checked_at).min(self.max_gap);
+        self.checked_at = now;
+        self.silent =
+            if heartbeats == self.heartbeats { self.silent + passed } else { Duration::ZERO };
+        self.heartbeats = heartbeats;
+        self.silent >= self.timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds at which the parent has timed out, of checks at (second, heartbeats).
+    fn timed_out(checks: &[(u64, u64)]) -> Vec<u64> {
+        let second = Duration::from_secs;
+        let mut watchdog = ParentWatchdog::new(second(3), second(1), second(0));
+        let found = checks
+            .iter()
+            .filter(|(now, heartbeats)| watchdog.has_timed_out(*heartbeats, second(*now)));
+        found.map(|(now, _)| *now).collect()
+    }
+
+    #[test]
+    fn a_silent_parent_times_out_and_a_heartbeat_ends_the_silence() {
+        assert_eq!(timed_out(&[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]), [4, 5]);
+        assert_eq!(timed_out(&[(1, 0), (2, 0), (3, 0)]), [3], "it never showed a heartbeat");
+        assert!(timed_out(&[(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]).is_empty());
+    }
+
+    #[test]
+    fn time_without_checks_does_not_count() {
+        // Both were suspended for an hour, and the parent resumes later than this process.
+        assert!(timed_out(&[(1, 1), (3601, 1), (3602, 2), (7202, 2), (7203, 2)]).is_empty());
+    }
 }

@@ -1,14 +1,10 @@
 //! The rank's side: its environment, what it inherits, and its link to the parent.
 
 mod launcher_process;
-mod variables;
 mod launcher_env;
 mod elastic_env;
 pub mod env;
 pub(in crate::launch) mod inherit;
-pub(in crate::launch) mod threads;
 pub(in crate::launch) mod status;
-mod parent_watchdog;
 pub(in crate::launch) mod peer_monitor;
 pub(in crate::launch) mod link;
-pub(in crate::launch) mod membership;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::launch::error_report::{Blame, FORMAT};
-use crate::launch::exit::Ended;
+use crate::launch::failure::Ended;
 use crate::launch::parent::stall::StallKind;
 use crate::launch::parent::verdict::{Verdict, judge};
 
