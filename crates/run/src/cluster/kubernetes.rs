@@ -5,22 +5,99 @@
 //! taken away, or that was told to stop and has saved, is replaced without counting as a failure;
 //! one that refuses its experiment or its data ends the job.
 
-mod pod;
-mod indexed_job;
-mod train_job;
-
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use self::pod::config_map;
 use crate::cluster::ddprun;
 use crate::cluster::manifest::{documents, is_name, name_of};
-use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State, shell};
+use crate::cluster::shell::{self, line, quoted};
+use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
+use crate::user_error::ExitCode;
+
+/// Folder of the experiment in a pod.
+const EXPERIMENT: &str = "/ddprun";
+/// Folder of the token in a pod.
+const TOKEN: &str = "/ddprun-token";
+/// Exit codes after which a run would fail again: of its experiment, its data, its numbers or its
+/// checkpoint.
+const FINAL: [ExitCode; 5] = [
+    ExitCode::Refused,
+    ExitCode::Data,
+    ExitCode::Numeric,
+    ExitCode::Checkpoint,
+    ExitCode::Expectation,
+];
+/// How often failed pods are replaced by default.
+const MAX_RESTARTS: u32 = 3;
+/// Name of a training runtime's container, and of its job.
+const NODE: &str = "node";
+/// Whose changes to the runtime they are: a domain and a path.
+const MANAGER: &str = "ddprun/submit";
+/// What the policy `torch` sets.
+const VARIABLES: [&str; 5] =
+    ["PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"];
+
+impl Kubernetes {
+    /// A `TrainJob` with this training runtime of the cluster.
+    fn train_job(&self, job: &Job, name: &str, metadata: &Value, runtime: &str) -> Value {
+        let mut trainer = json!({
+            "image": self.image,
+            "command": ["sh", "-c", self.shell(job)],
+            "env": self.variables(job),
+            "numNodes": self.pods(job),
+            "numProcPerNode": job.ranks,
+        });
+        if let Some(resources) = self.resources() {
+            trainer["resourcesPerNode"] = resources;
+        }
+        json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": metadata,
+            "spec": {
+                "runtimeRef": {"name": runtime},
+                "trainer": trainer,
+                "runtimePatches": [self.patch(job, &metadata["labels"], &self.mounted(job, name))],
+            },
+        })
+    }
+
+    /// What of the runtime is this job's own.
+    fn patch(&self, job: &Job, labels: &Value, mounted: &Volumes) -> Value {
+        let mut pod = json!({
+            "terminationGracePeriodSeconds": self.grace_of(job),
+            "containers": [{"name": NODE, "volumeMounts": mounted.mounts}],
+            "volumes": mounted.volumes,
+        });
+        if !self.node_selector.is_empty() {
+            pod["nodeSelector"] = json!(self.node_selector);
+        }
+        let pods = json!({"metadata": {"labels": labels}, "spec": pod});
+        let jobs = json!([{"name": NODE, "template": {"spec": {"template": pods}}}]);
+        let runtime = json!({"template": {"spec": {"replicatedJobs": jobs}}});
+        json!({"manager": MANAGER, "trainingRuntimeSpec": runtime})
+    }
+
+    /// What the container runs: a `TrainJob` has no word for its folder.
+    fn shell(&self, job: &Job) -> String {
+        let folder = quoted(&self.folder);
+        let alone = line(&job.command(&self.program, EXPERIMENT));
+        let (before, meeting) = if self.meets(job) {
+            let place = "--nnodes \"$PET_NNODES\" --node-rank \"$PET_NODE_RANK\"";
+            let master = "--master-addr \"$PET_MASTER_ADDR\" --master-port \"$PET_MASTER_PORT\"";
+            (String::new(), format!(" {place} {master} --token-file {TOKEN}/token"))
+        } else {
+            // Pods that do not meet are no machines of one run.
+            (format!("unset {}\n", VARIABLES.join(" ")), String::new())
+        };
+        format!("cd {folder} || exit 2\n{before}exec {alone}{meeting}\n")
+    }
+}
 
 /// a Kubernetes cluster: `kubectl` is called on this machine. Data and runs are on volumes, ddprun
 /// is in the image.
@@ -279,6 +356,232 @@ impl Cluster for Kubernetes {
             Some(_) => vec!["logs", &name, "--tail=-1", "--prefix", &most],
         };
         Output::Call(self.kubectl(args.into_iter().chain(follow.then_some("--follow"))))
+    }
+}
+
+/// The variables, resources and volumes of a pod.
+impl Kubernetes {
+    /// Whether the pods of a job train one model together.
+    fn meets(&self, job: &Job) -> bool {
+        self.nodes > 1 && job.workers().is_none()
+    }
+
+    /// Pods of a job.
+    fn pods(&self, job: &Job) -> u32 {
+        job.workers().unwrap_or(self.nodes)
+    }
+
+    /// Seconds that a pod has to save.
+    fn grace_of(&self, job: &Job) -> u64 {
+        SaveTime::of("grace", self.grace, job.longest_save.as_ref()).time.as_secs()
+    }
+
+    fn variables(&self, job: &Job) -> Vec<Value> {
+        let mut all = self.environment.clone();
+        all.insert("DDPRUN_JOB".to_owned(), job.key.clone());
+        all.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
+    }
+
+    /// What a pod may use, which is also what is kept for it; `None` = whatever there is.
+    fn resources(&self) -> Option<Value> {
+        let memory = self.memory.map(|Size(bytes)| format!("{}Mi", bytes.div_ceil(1 << 20)));
+        let given = [
+            ("cpu", self.cpus_per_node.map(|cpus| cpus.to_string())),
+            ("memory", memory),
+            ("nvidia.com/gpu", (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string())),
+        ];
+        let given = given.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let limits: BTreeMap<&str, String> = given.collect();
+        (!limits.is_empty()).then(|| json!({"limits": limits, "requests": limits}))
+    }
+
+    fn mounted(&self, job: &Job, name: &str) -> Volumes {
+        let mut all = Volumes { volumes: Vec::new(), mounts: Vec::new() };
+        if job.experiment().is_some() {
+            all.add(EXPERIMENT, json!({"name": "experiment", "configMap": {"name": name}}));
+        }
+        if let Some(secret) = self.token_secret.as_deref()
+            && self.meets(job)
+        {
+            let secret = json!({"secretName": secret, "defaultMode": 0o400});
+            all.add(TOKEN, json!({"name": "token", "secret": secret}));
+        }
+        for (number, (claim, path)) in self.volumes.iter().enumerate() {
+            let name = format!("volume-{number}");
+            let claim = json!({"claimName": claim});
+            all.add(path, json!({"name": name, "persistentVolumeClaim": claim}));
+        }
+        all
+    }
+}
+
+/// Volumes of a pod, and where a container has them.
+struct Volumes {
+    volumes: Vec<Value>,
+    mounts: Vec<Value>,
+}
+
+impl Volumes {
+    fn add(&mut self, path: &str, volume: Value) {
+        self.mounts.push(json!({"name": volume["name"], "mountPath": path}));
+        self.volumes.push(volume);
+    }
+}
+
+/// The experiment, for the pods to read; workers of a sweep read its file.
+fn config_map(job: &Job, metadata: &Value) -> Option<Value> {
+    job.experiment().map(|text| {
+        let data = json!({"experiment.toml": text});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    })
+}
+
+/// An Indexed Job, whose pods meet by a headless service.
+impl Kubernetes {
+    /// The objects of an Indexed Job.
+    fn indexed_job(&self, job: &Job, name: &str, metadata: &Value) -> Vec<Value> {
+        let labels = &metadata["labels"];
+        let template = json!({"metadata": {"labels": labels}, "spec": self.pod(job, name)});
+        let spec = json!({
+            "completionMode": "Indexed",
+            "completions": self.pods(job),
+            "parallelism": self.pods(job),
+            "backoffLimit": self.max_restarts.unwrap_or(MAX_RESTARTS),
+            "podFailurePolicy": failure_policy("ddprun"),
+            "template": template,
+        });
+        let made =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec});
+        self.service(job, name, metadata).into_iter().chain([made]).collect()
+    }
+
+    /// By which the pods of a job find each other.
+    fn service(&self, job: &Job, name: &str, metadata: &Value) -> Option<Value> {
+        let spec = json!({
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": {"batch.kubernetes.io/job-name": name},
+        });
+        self.meets(job).then(
+            || json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}),
+        )
+    }
+
+    /// The words that a pod runs.
+    fn command(&self, job: &Job, name: &str) -> Vec<String> {
+        let nodes = self.nodes.to_string();
+        let master = format!("{name}-0.{name}");
+        let rank = "$(JOB_COMPLETION_INDEX)";
+        let token = format!("{TOKEN}/token");
+        let place = ["--nnodes", &nodes, "--node-rank", rank];
+        let meeting = place.into_iter().chain(["--master-addr", &master, "--token-file", &token]);
+        let meeting = meeting.filter(|_| self.meets(job)).map(str::to_owned);
+        job.command(&self.program, EXPERIMENT).into_iter().chain(meeting).collect()
+    }
+
+    fn pod(&self, job: &Job, name: &str) -> Value {
+        let mounted = self.mounted(job, name);
+        let mut container = json!({
+            "name": "ddprun",
+            "image": self.image,
+            "workingDir": self.folder,
+            "command": self.command(job, name),
+            "env": self.variables(job),
+            "volumeMounts": mounted.mounts,
+        });
+        if let Some(resources) = self.resources() {
+            container["resources"] = resources;
+        }
+        let mut pod = json!({
+            "subdomain": name,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": self.grace_of(job),
+            "containers": [container],
+            "volumes": mounted.volumes,
+        });
+        if !self.node_selector.is_empty() {
+            pod["nodeSelector"] = json!(self.node_selector);
+        }
+        pod
+    }
+}
+
+/// What happens when a pod whose container is called so has ended.
+fn failure_policy(container: &str) -> Value {
+    let on = |action: &str, codes: &[ExitCode]| {
+        let codes = json!({"containerName": container, "operator": "In", "values": codes});
+        json!({"action": action, "onExitCodes": codes})
+    };
+    let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    let ignored = json!({"action": "Ignore", "onPodConditions": disrupted});
+    json!({"rules": [on("FailJob", &FINAL), on("Ignore", &[ExitCode::Preempted]), ignored]})
+}
+
+/// A `TrainJob` of Kubeflow Trainer, whose training runtime says what happens when a pod fails
+/// (docs/clusters.md). Its policy `torch` numbers the pods and names the first of them in variables
+/// (`PET_*`).
+/// Name of the runtime's container, and of its job.
+const NODE: &str = "node";
+/// Whose changes to the runtime they are: a domain and a path.
+const MANAGER: &str = "ddprun/submit";
+/// What the policy `torch` sets.
+const VARIABLES: [&str; 5] =
+    ["PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"];
+
+impl Kubernetes {
+    /// A `TrainJob` with this training runtime of the cluster.
+    fn train_job(&self, job: &Job, name: &str, metadata: &Value, runtime: &str) -> Value {
+        let mut trainer = json!({
+            "image": self.image,
+            "command": ["sh", "-c", self.shell(job)],
+            "env": self.variables(job),
+            "numNodes": self.pods(job),
+            "numProcPerNode": job.ranks,
+        });
+        if let Some(resources) = self.resources() {
+            trainer["resourcesPerNode"] = resources;
+        }
+        json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": metadata,
+            "spec": {
+                "runtimeRef": {"name": runtime},
+                "trainer": trainer,
+                "runtimePatches": [self.patch(job, &metadata["labels"], &self.mounted(job, name))],
+            },
+        })
+    }
+
+    /// What of the runtime is this job's own.
+    fn patch(&self, job: &Job, labels: &Value, mounted: &Volumes) -> Value {
+        let mut pod = json!({
+            "terminationGracePeriodSeconds": self.grace_of(job),
+            "containers": [{"name": NODE, "volumeMounts": mounted.mounts}],
+            "volumes": mounted.volumes,
+        });
+        if !self.node_selector.is_empty() {
+            pod["nodeSelector"] = json!(self.node_selector);
+        }
+        let pods = json!({"metadata": {"labels": labels}, "spec": pod});
+        let jobs = json!([{"name": NODE, "template": {"spec": {"template": pods}}}]);
+        let runtime = json!({"template": {"spec": {"replicatedJobs": jobs}}});
+        json!({"manager": MANAGER, "trainingRuntimeSpec": runtime})
+    }
+
+    /// What the container runs: a `TrainJob` has no word for its folder.
+    fn shell(&self, job: &Job) -> String {
+        let folder = quoted(&self.folder);
+        let alone = line(&job.command(&self.program, EXPERIMENT));
+        let (before, meeting) = if self.meets(job) {
+            let place = "--nnodes \"$PET_NNODES\" --node-rank \"$PET_NODE_RANK\"";
+            let master = "--master-addr \"$PET_MASTER_ADDR\" --master-port \"$PET_MASTER_PORT\"";
+            (String::new(), format!(" {place} {master} --token-file {TOKEN}/token"))
+        } else {
+            // Pods that do not meet are no machines of one run.
+            (format!("unset {}\n", VARIABLES.join(" ")), String::new())
+        };
+        format!("cd {folder} || exit 2\n{before}exec {alone}{meeting}\n")
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod call;
 mod job;
-mod asked;
+mod placement;
 mod shell;
 mod manifest;
 mod save_time;
@@ -27,11 +27,11 @@ use crate::config::clusters::CLUSTER;
 use crate::config::kind::Kind;
 use crate::registry::{Family, Registry, Takes};
 
-pub use asked::{facts_of, placed};
 pub use call::{Call, Error};
 pub use job::{Job, Shape, Sweep, Work};
 pub use kubernetes::Kubernetes;
 pub use local::Local;
+pub use placement::{facts_of, placed};
 pub use save_time::{LongestSave, SaveTime};
 pub use slurm::Slurm;
 pub use ssh::Ssh;

@@ -13,16 +13,14 @@ use crate::config::{
 use super::Kinds;
 use crate::user_error::{ErrorPage, ExitCode};
 
-mod defaults;
-mod groups;
 mod lists;
 mod losses;
 mod misspelt;
+mod optimizer;
 mod paths;
 mod split;
 mod stored;
 mod sweep;
-mod watched;
 
 const GOOD: &str = r#"schema = 1
 
@@ -633,4 +631,22 @@ fn data_that_cannot_be_used_say_their_line() {
         (&found["file"], &found["line"]),
         (&serde_json::json!("a.csv"), &serde_json::json!(7))
     );
+}
+
+#[test]
+fn what_waits_for_evaluations_that_never_come_is_refused() {
+    let never = "validation.every=never";
+    let what =
+        "`train/loss` is checked when the model is validated, but `validation.every` is \"never\"";
+    check(
+        &[never, "early_stopping.patience=3", "early_stopping.monitor=train/loss"],
+        &[&format!("`early_stopping.monitor`: {what}")],
+    );
+    check(
+        &[never, "scheduler.name=plateau", "scheduler.monitor=train/loss"],
+        &[&format!("`scheduler.monitor`: {what}")],
+    );
+    check(&[never, "expect.train/loss.at_most=1"], &[&format!("`expect.\"train/loss\"`: {what}")]);
+    // What the plan itself asks for, so that a resumed run has it.
+    good(GOOD, &[never, "checkpoint.monitor=train/loss"]);
 }

@@ -7,12 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
+use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{self, Asked, Dataset, Fingerprint, SampleWeights, Splits};
 use crate::engine::{self, Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started, Unfinished};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
+use crate::model::{self, Whitening};
 use crate::nn::Params;
 use crate::ops;
 use crate::optim::ParameterState;
@@ -22,11 +24,15 @@ use crate::runs;
 use crate::units::Rank;
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
-use crate::worker::first_weights::whiten;
 use crate::worker::rank_logger::{Listener, LoggerSettings, RankLogger};
 use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
+
+/// Most images whose patches are whitened.
+const MAX_SAMPLED_IMAGES: usize = 5000;
+/// Images that are loaded at once.
+const WHITENING_BATCH: usize = 250;
 
 /// Opens data and model, restores the newest checkpoint on a resume, and joins the group.
 pub(crate) fn build_run(
@@ -269,6 +275,36 @@ fn load_pretrained(
     let weights = checkpoint::averaged_model(&opened)?;
     kinds.models.load_weights(&plan.model, params, path, weights)?;
     Ok(())
+}
+
+/// Gives the convolution that whitens patches its first values, if the model has one: those of
+/// images from all over the training data, without anything random, so that they are the same at
+/// any world size. Rank 0's are broadcast later.
+fn whiten(
+    plan: &Plan,
+    kinds: &Kinds,
+    params: &Params,
+    images: &Arc<dyn Dataset>,
+) -> Result<(), Error> {
+    let architecture = kinds.models.architecture(&plan.model);
+    let architecture =
+        architecture.map_err(|error| Error::Model(model::Error::from(error).into()))?;
+    let Some(name) = architecture.whitens() else { return Ok(()) };
+    let failed = |source| engine::Error::Tensor { phase: "whitening", step: 0, source };
+    let mut whitening = Whitening::of(params, name).map_err(failed)?;
+    let all = images.len();
+    let n = images.len().min(MAX_SAMPLED_IMAGES);
+    let samples: Vec<u32> = (0..n).map(|i| (i * all / n.max(1)) as u32).collect();
+    let request = |batch: &[u32]| Request { samples: batch.to_vec(), ..Request::default() };
+    let requests: Vec<Request> = samples.chunks(WHITENING_BATCH).map(request).collect();
+    let settings = Settings { mixup: None, ..Settings::new(&plan.data, plan.seed) };
+    for loaded in Loader::start(images.clone(), requests.into_iter(), settings)? {
+        let batch = loaded?.batch;
+        if !batch.samples.is_empty() {
+            whitening.add(&batch.inputs).map_err(failed)?;
+        }
+    }
+    Ok(whitening.apply(params, name).map_err(failed)?)
 }
 
 /// What an earlier start has left to do of its last step.

@@ -3,7 +3,6 @@
 
 #[cfg(feature = "cuda")]
 pub mod gpu_prefetch;
-mod first_weights;
 mod build;
 mod evaluation_details;
 mod triggers;

@@ -2,7 +2,6 @@
 
 use test_support::skipped::python;
 
-use super::indexed_job::failure_policy;
 use super::*;
 use crate::cluster::LongestSave;
 
