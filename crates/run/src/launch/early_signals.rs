@@ -12,7 +12,7 @@ use signal_hook::{SigId, flag, low_level};
 
 use crate::user_error::ExitCode;
 
-/// What a signal asks for.
+/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Save and leave: the process may start again later.
@@ -21,14 +21,14 @@ pub(super) enum Kind {
     Interruption,
 }
 
-/// What signals do now.
+/// Effect of a signal at this point of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Nobody listens to them here.
     Idle,
     /// They end the program.
     Ending,
-    /// They wait until what is being made is whole.
+    /// They wait until the files that are being made are complete.
     Waiting,
     /// A run or a sweep listens to them.
     Over,
@@ -37,7 +37,7 @@ enum Stage {
 struct Early {
     stage: Stage,
     signals: Vec<ListenedSignal>,
-    /// The command that starts what was made.
+    /// The command that starts the run that was made.
     remedy: Option<String>,
     say: fn(&str),
 }
@@ -127,14 +127,14 @@ pub(crate) fn uninterrupted() -> Uninterrupted {
 }
 
 impl Uninterrupted {
-    /// Whether the program ends when this is dropped: what was made may go.
+    /// True if the program ends when this is dropped: files that were made may be removed.
     #[expect(clippy::unused_self, reason = "only what is not interrupted may ask")]
     pub(crate) fn ends(&self) -> bool {
         let early = early();
         early.stage == Stage::Waiting && early.pending().is_some()
     }
 
-    /// What was made is whole and stays; this command starts it.
+    /// Ends the wait with files that are complete and stay; `remedy` is the command that uses them.
     #[expect(clippy::unused_self, reason = "it is over with this")]
     pub(crate) fn complete(self, remedy: String) {
         early().remedy = Some(remedy);

@@ -8,45 +8,40 @@ use crate::event::Phase;
 use crate::units::Rank;
 use crate::user_error::ExitCode;
 
-/// Version of [`ErrorReport`]'s and of a failure's written form.
+/// Format version of [`ErrorReport`] and of a written failure.
 pub(super) const FORMAT: u32 = 1;
 
 /// An error of a rank, with all that the rank knows about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorReport {
-    /// Version of this form.
+    /// Format version.
     pub format: u32,
-    /// The rank.
     pub rank: Rank,
-    /// Its process.
     pub pid: u32,
-    /// Its machine.
+    /// Name of its machine.
     pub host: String,
-    /// When, by the machine's monotonic clock: orders the errors of its processes.
+    /// Time on the machine's monotonic clock: orders the errors of its processes.
     pub monotonic: Duration,
-    /// When, as wall-clock time.
+    /// Wall-clock time.
     pub time: jiff::Timestamp,
-    /// What the rank was doing.
     pub phase: Phase,
     /// Last step begun; 0 before the first.
     pub step: u64,
     /// Code that the process exits with.
     pub exit_code: ExitCode,
-    /// Whether the cause is here or at another rank.
     pub blame: Blame,
     /// Ranks that this one waited for until its deadline.
     #[serde(default)]
     pub suspects: Vec<Rank>,
-    /// Whether memory, of the machine or of a device, ran out.
+    /// True if memory, of the machine or of a device, ran out.
     #[serde(default)]
     pub out_of_memory: bool,
-    /// What happened.
     pub message: String,
-    /// Why, outermost first.
+    /// Messages of the sources of the error, outermost first.
     pub causes: Vec<String>,
     /// `file:line`, where known.
     pub place: Option<String>,
-    /// What to do about it, where known.
+    /// Remedy, where known.
     pub help: Option<String>,
 }
 
@@ -55,13 +50,13 @@ pub(super) fn report_file(rank: Rank) -> String {
     format!("rank-{rank}.error.json")
 }
 
-/// Where the cause of an error is.
+/// Location of the cause of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
-    /// In this rank.
+    /// This rank.
     Own,
-    /// In another rank: a collective failed, which is the consequence of something else.
+    /// Another rank: a collective failed, which is the consequence of something else.
     Peer,
 }
 

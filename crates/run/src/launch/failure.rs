@@ -1,4 +1,4 @@
-//! How a process and a run ended; why a run failed, as one block for the user and one file for
+//! The end of a process and of a run; a run's failure, as one block for the user and one file for
 //! programs.
 
 use std::fmt::{self, Write as _};
@@ -14,7 +14,7 @@ use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::user_error::ExitCode;
 
-/// What to do when memory runs out.
+/// Remedy when memory runs out.
 pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set \
     `fault.on_oom = \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
 
@@ -23,7 +23,7 @@ const LOG_TAIL_LINES: usize = 20;
 /// Bytes of the log in which those lines are looked for.
 const LOG_TAIL_BYTES: u64 = 16 << 10;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
@@ -45,7 +45,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// How a run ended when nothing failed.
+/// The end of a run in which nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// All steps are done.
@@ -56,7 +56,7 @@ pub enum Ended {
     Stopped,
     /// Stopped by Ctrl-C.
     Interrupted {
-        /// Whether the state was saved.
+        /// True if the state was saved.
         saved: bool,
     },
 }
@@ -76,60 +76,55 @@ impl Ended {
 /// The first failure of a run, and what followed from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Version of this form.
+    /// Format version.
     pub format: u32,
     /// The run: `<time>-<id>`.
     pub run: String,
     /// The rank that is the cause.
     pub rank: Rank,
-    /// Its process; absent if it could not be started.
+    /// Process id of that rank; absent if it could not be started.
     pub pid: Option<u32>,
     /// Number of its machine, in a run over several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
-    /// Its machine.
+    /// Name of its machine.
     pub host: String,
-    /// How its process ended; absent if it never started, or was stopped.
+    /// End of its process; absent if it never started, or was stopped.
     pub exit: Option<Exit>,
-    /// What it was doing.
     pub phase: Phase,
     /// Last step begun; 0 before the first.
     pub step: u64,
     /// `file:line`, where known.
     pub place: Option<String>,
-    /// What happened.
     pub message: String,
-    /// Why, outermost first.
+    /// Causes, outermost first.
     pub causes: Vec<String>,
-    /// What to do about it, where known.
+    /// Remedy, where known.
     pub help: Option<String>,
     /// Code for the program to exit with.
     pub code: ExitCode,
-    /// Whether memory, of the machine or of a device, ran out.
+    /// True if memory, of the machine or of a device, ran out.
     #[serde(default)]
     pub out_of_memory: bool,
     /// The log of the rank.
     pub log: PathBuf,
-    /// What it printed last.
+    /// Last lines that the rank printed.
     pub log_tail: Vec<String>,
-    /// What the other ranks were doing, and what they reported.
+    /// The other ranks at that time.
     pub secondary: Vec<Secondary>,
-    /// Why the group was started again before, oldest first.
+    /// Causes of earlier restarts of the group, oldest first.
     pub history: Vec<String>,
 }
 
 /// Another rank at the time of the failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Secondary {
-    /// The rank.
     pub rank: Rank,
-    /// Its process.
     pub pid: u32,
-    /// What it was doing.
     pub phase: Phase,
     /// Last step begun.
     pub step: u64,
-    /// Its own report, or how it ended.
+    /// The error that it reported, or the end of its process.
     pub message: String,
 }
 
@@ -174,7 +169,7 @@ impl Failure {
         text
     }
 
-    /// What to do about it.
+    /// The help of the failure, or to resume the run once the cause is fixed.
     pub(crate) fn remedy(&self) -> String {
         self.help.clone().unwrap_or_else(|| self.usual_help())
     }
@@ -287,9 +282,9 @@ fn tail(log: &Path) -> Vec<String> {
     last_words(&String::from_utf8_lossy(&bytes))
 }
 
-/// What a rank, or a library, printed after the last line that ddprun wrote into its log. The
-/// terminal has shown what ddprun wrote, and the error that the rank reported at last is that of
-/// the failure.
+/// Returns the lines that a rank, or a library, printed after the last line that ddprun wrote into
+/// its log. The terminal has shown the lines of ddprun, and the error that the rank reported last
+/// is that of the failure.
 fn last_words(log: &str) -> Vec<String> {
     let lines: Vec<&str> = log.lines().collect();
     // All lines of one message have the same time.

@@ -1,8 +1,8 @@
 //! A rank's process -> its [`Membership`]: plan, shared memory, connections, and link to its parent
 //! or launcher.
 //!
-//! Of ranks that another launcher started on several machines, the first of each machine meets those
-//! of the others, for all ranks of its own, which wait for it (`local_rendezvous`).
+//! If another launcher started ranks on several machines, the first rank of each machine meets
+//! those of the others, while the other ranks of the machine wait for it (`local_rendezvous`).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -48,12 +48,7 @@ pub enum JoinError<E> {
          machines, start them with mpirun, set `DDPRUN_TOKEN_FILE` to the run's token file, or start \
          `ddprun --nnodes` on each machine without a launcher (docs/machines.md)"
     )]
-    SeveralMachines {
-        /// All ranks.
-        world: WorldSize,
-        /// Those of this machine.
-        local_world: WorldSize,
-    },
+    SeveralMachines { world: WorldSize, local_world: WorldSize },
     /// The plan is for another number of ranks.
     #[error("the world size of the plan is {planned}, but the launcher started {launched}")]
     OtherWorld {
@@ -62,14 +57,11 @@ pub enum JoinError<E> {
         /// `WORLD_SIZE`
         launched: WorldSize,
     },
-    /// What our own parent passed on cannot be used.
+    /// Something that our own parent passed on cannot be used.
     #[error("rank {rank} cannot {what}")]
     Inherited {
-        /// This rank.
         rank: Rank,
-        /// What failed.
         what: &'static str,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -81,11 +73,11 @@ pub enum JoinError<E> {
     Rendezvous(#[from] RendezvousError),
 }
 
-/// As `join_within`, with the usual patience.
+/// [`join_within`] with the default [`RankWait`].
 ///
 /// # Errors
 ///
-/// As `JoinError`.
+/// See [`JoinError`].
 pub fn join<E: NotPrepared>(
     role: &Role,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -102,7 +94,7 @@ pub fn join<E: NotPrepared>(
 ///
 /// # Errors
 ///
-/// As [`JoinError`].
+/// See [`JoinError`].
 pub(crate) fn join_within<E: NotPrepared>(
     role: &Role,
     wait: RankWait,
@@ -230,7 +222,7 @@ impl<'a> FirstOfMachine<'a> {
     ///
     /// # Errors
     ///
-    /// As [`join_nodes`]; the other ranks of the machine are told.
+    /// Errors of [`join_nodes`]; the other ranks of the machine are told.
     pub(crate) fn meet<E: NotPrepared>(
         &self,
         config: &NodeConfig,
@@ -259,7 +251,7 @@ impl<'a> FirstOfMachine<'a> {
 
 /// A machine that has met the others.
 pub(crate) struct Met {
-    /// What all train.
+    /// The run that all machines train.
     pub(crate) prepared: PreparedRun,
     peers: Vec<Peer>,
 }

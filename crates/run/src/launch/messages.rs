@@ -1,5 +1,5 @@
-//! Messages between the processes of a run: the parent and its ranks, and whoever prepares the run and
-//! those that wait for it.
+//! Messages between the processes of a run: the parent and its ranks, and whoever prepares the run
+//! and those that wait for it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -44,18 +44,16 @@ pub(in crate::launch) enum ToRank {
     GiveUp,
 }
 
-/// What the process that prepares a run gives to its ranks.
+/// A run as the process that prepares it sends it to the ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PreparedRun {
-    /// What to do.
     pub plan: Plan,
-    /// Where the run's files are.
     pub folders: RunFolders,
-    /// Whether to continue from the newest checkpoint.
+    /// True if ranks continue from the newest checkpoint.
     pub resume: bool,
 }
 
-/// Why a process that should prepare a run has none.
+/// The reason why a process could not prepare a run.
 pub trait NotPrepared: fmt::Display {
     /// The exit code of all ranks that wait for it.
     fn exit_code(&self) -> ExitCode {
@@ -72,22 +70,21 @@ impl NotPrepared for ErrorPage {
 impl NotPrepared for String {}
 impl NotPrepared for Infallible {}
 
-/// What a process that waits for a run is told instead of it.
+/// Sent in place of a run to processes that wait for one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NoRun {
-    /// Why there is none.
     pub reason: String,
-    /// The exit code of all who are told.
+    /// Exit code of all processes that receive it.
     pub exit_code: ExitCode,
 }
 
 impl NoRun {
-    /// One that does not fit: another program, experiment or world.
+    /// Another program, experiment or world.
     pub(in crate::launch) fn unfit(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), exit_code: ExitCode::Refused }
     }
 
-    /// `who` could not prepare it.
+    /// A failed preparation by `who`.
     pub(in crate::launch) fn of(who: &str, error: &impl NotPrepared) -> Self {
         let reason = format!("{who} could not prepare the run: {error}");
         Self { reason, exit_code: error.exit_code() }

@@ -1,6 +1,6 @@
-//! Signals -> bytes in a socket that can be polled together with other descriptors. What they ask
-//! for is in `stop.rs`; who acts on them, in `parent/group.rs` and `rank/link.rs`; what they do
-//! before there is anything to act on, in `early_signals.rs`.
+//! Signals -> bytes in a socket that can be polled together with other descriptors. Requests to
+//! stop are defined in `event/stop.rs`, and handled in `parent/group.rs` and `rank/link.rs`;
+//! signals before a run begins, in `early_signals.rs`.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,8 @@ const ONE_PRESS: Duration = Duration::from_secs(1);
 pub struct Signals {
     pipe: UnixStream,
     registered: Vec<SigId>,
-    /// Of those of which several within [`ONE_PRESS`] are one: when the last one was counted.
+    /// For signals of which several within [`ONE_PRESS`] count as one: the time of the last counted
+    /// one.
     #[expect(clippy::option_option, reason = "whether it matters, and whether one was counted")]
     pressed: Option<Option<Instant>>,
 }
@@ -112,7 +113,7 @@ pub fn learn_ends_of_children() {
     }
 }
 
-/// Whether this process inherited the disposition to ignore `signal`.
+/// True if this process inherited the disposition to ignore `signal`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

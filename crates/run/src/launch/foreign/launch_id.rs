@@ -1,5 +1,5 @@
-//! Which launch of another program this process belongs to, so that a run is found again when its
-//! launcher restarts the ranks. Pure except for the environment.
+//! Identifies the launch of another program that this process belongs to, so that a run is found
+//! again when its launcher restarts the ranks. Pure except for the environment.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub(crate) struct LaunchId {
     pub mark: Option<String>,
     /// The machine.
     pub host: String,
-    /// How often the launcher has started it again.
+    /// Restarts by the launcher so far.
     pub attempt: u32,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Launcher {
     Torchrun,
     /// Slurm, which restarts a job after its machine failed, or when it was preempted.
     Slurm,
-    /// What runs a job of `ddprun submit`.
+    /// The engine that runs a job of `ddprun submit`.
     Job,
 }
 
@@ -48,13 +48,12 @@ impl std::fmt::Display for Launcher {
 }
 
 impl LaunchId {
-    /// Whether this may be a later attempt: an engine does not tell a job of ours how often it has
-    /// started it.
+    /// True if this may be a later attempt: engines do not tell our jobs their number of restarts.
     pub(crate) fn may_be_again(&self) -> bool {
         self.attempt > 0 || self.launcher == Launcher::Job
     }
 
-    /// Whether it is the job called `id`, of ours.
+    /// True if it is our job called `id`.
     pub(crate) fn is_job(&self, id: &str) -> bool {
         self.launcher == Launcher::Job && self.id == id
     }
@@ -68,7 +67,7 @@ impl LaunchId {
         }
     }
 
-    /// Whether `earlier` is this launch before its restart; `None` if that is unknown.
+    /// True if `earlier` is this launch before its restart; `None` if that is unknown.
     pub(crate) fn continues(&self, earlier: &Self) -> Option<bool> {
         let has_same_name = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
         if !has_same_name || earlier.attempt > self.attempt {

@@ -48,12 +48,12 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two attempts to reach the first rank.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How a rank waits for the others.
+/// Deadline and messages while a rank waits for the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankWait {
     /// Longest wait for one that does not come: `distributed.timeout`.
     pub(crate) longest: Duration,
-    /// Hears for whom it waits.
+    /// Prints the ranks that it waits for.
     pub(crate) say: fn(&str),
 }
 
@@ -82,38 +82,25 @@ impl RankWait {
     }
 }
 
-/// Why the ranks did not find each other.
+/// A failed rendezvous of the ranks of one machine.
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// The system refused.
     #[error("rank {rank} cannot {what}")]
     Io {
-        /// This rank.
         rank: Rank,
-        /// What was tried.
         what: &'static str,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// Ranks did not join.
     #[error("rank {rank} waited {:.0} s, but {} of {world} ranks did not come", waited.as_secs_f64(), names(missing))]
-    Missing {
-        /// This rank.
-        rank: Rank,
-        /// Which ranks.
-        missing: Vec<Rank>,
-        /// All ranks.
-        world: WorldSize,
-        /// How long.
-        waited: Duration,
-    },
+    Missing { rank: Rank, missing: Vec<Rank>, world: WorldSize, waited: Duration },
     /// A process that does not belong to this launch tried to join.
     #[error("a process claiming to be {claimed} does not belong to this group: {why}")]
     WrongProcess {
         /// The rank that it claimed to be.
         claimed: String,
-        /// Why not.
         why: String,
     },
     /// The first rank has no run for this rank.
@@ -134,7 +121,7 @@ enum Answer {
     Refused(NoRun),
 }
 
-/// What the ranks of one machine share, beside the run.
+/// Memory and connections of the ranks of one machine.
 pub(in crate::launch) struct Shared {
     /// The mapping, if there is more than one rank.
     pub(in crate::launch) memory: Option<OwnedFd>,

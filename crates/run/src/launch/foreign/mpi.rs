@@ -30,7 +30,7 @@ use crate::units::{Rank, WorldSize};
 /// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// Why the ranks did not find each other.
+/// A failed rendezvous by MPI.
 #[derive(Debug, thiserror::Error)]
 pub enum MpiJoinError<E> {
     /// This is rank 0, and it could not prepare the run. The others were told.
@@ -53,7 +53,7 @@ pub enum MpiJoinError<E> {
     Thread(std::io::Error),
 }
 
-/// What each rank tells.
+/// A rank's contribution to the first all-gather.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     version: String,
@@ -131,7 +131,7 @@ pub fn join_by_mpi<E: NotPrepared>(
     membership.map_err(MpiJoinError::Thread)
 }
 
-/// What the ranks of this machine share.
+/// Shares memory with the other ranks of this machine, if there are any.
 fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<Shared, RendezvousError> {
     if foreign.machine().count == WorldSize::ONE {
         return Ok(Shared { memory: None, peer_monitor: PeerMonitor::default() });
@@ -160,7 +160,7 @@ fn answer<E: NotPrepared>(
     }
 }
 
-/// Why a rank does not belong to this run, if so.
+/// The reason why a rank does not belong to this run, if any.
 fn objection(rank: usize, hello: &[u8], plan: &Plan) -> Option<String> {
     let Ok(hello) = serde_json::from_slice::<Hello>(hello) else {
         return Some(format!("rank {rank} is another version of ddprun than rank 0"));
@@ -185,7 +185,7 @@ fn receive<E>(group: &dyn Collective) -> Result<Answer, MpiJoinError<E>> {
     serde_json::from_slice(&bytes).map_err(unread)
 }
 
-/// What a rank knows about its place.
+/// The place that the launcher gave to a rank, and the machine that the rank finds itself on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RankPlacement {
     local_rank: Rank,
@@ -195,7 +195,6 @@ struct RankPlacement {
 }
 
 impl RankPlacement {
-    /// Of this process, which its launcher has given this place.
     fn of(foreign: &Foreign) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -205,8 +204,8 @@ impl RankPlacement {
     }
 }
 
-/// Whether the ranks, `all` in their order, are numbered machine by machine, as many on each, by
-/// what the launcher told each of them; and those of a machine find that they are on the same one.
+/// True if the launcher numbered the ranks (`all`, in their order) machine by machine, equally many
+/// on each, and ranks of one machine agree on which one it is.
 fn are_by_machine(all: &[RankPlacement]) -> bool {
     let Some(count) = all.first().map(|first| first.local_world.count()) else { return false };
     let is_in_place = |(rank, own): (usize, &RankPlacement)| {

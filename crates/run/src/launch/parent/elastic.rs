@@ -1,5 +1,5 @@
-//! With how many ranks a run continues when some stay lost, and when it tries to have more again.
-//! Pure.
+//! Number of ranks with which a run continues when some stay lost, and when it tries to have more
+//! again. Pure.
 //!
 //! ```text
 //!  4 ranks ──restarts spent──▶ 2 ──restarts spent──▶ 1 ──restarts spent──▶ the run fails
@@ -20,7 +20,7 @@ pub(in crate::launch) struct GroupSizes {
     index: usize,
     /// Checkpoints after which more ranks are tried.
     checkpoints_before_growth: u32,
-    /// Whether the group has grown to this size, and not saved anything since.
+    /// True if the group has grown to this size, and not saved a checkpoint since.
     is_on_trial: bool,
 }
 
@@ -40,7 +40,7 @@ impl GroupSizes {
         (self.index > 0).then_some(self.checkpoints_before_growth)
     }
 
-    /// Whether a failure now gives up this size at once.
+    /// True if a failure now gives up this size at once.
     pub(in crate::launch) fn is_on_trial(&self) -> bool {
         self.is_on_trial
     }

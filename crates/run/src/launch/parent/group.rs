@@ -1,4 +1,4 @@
-//! What the parent knows of its ranks, and what it does about each event: pure, without clock or
+//! The parent's state machine for its ranks: event -> new state and actions. Pure, without clock or
 //! processes.
 //!
 //! ```text
@@ -35,7 +35,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Something that the parent noticed.
 #[derive(Clone, Debug)]
 pub(in crate::launch) enum Event {
-    /// Where a rank is.
+    /// Step and phase of a rank.
     Progress(Rank, u64, Phase),
     /// A rank said that it failed.
     Failed(Box<ErrorReport>),
@@ -67,7 +67,7 @@ pub(in crate::launch) enum Event {
     Tick,
 }
 
-/// What is to be done about it.
+/// An action of the parent in answer to an [`Event`].
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::launch) enum Action {
     /// Send this to all ranks.
@@ -98,13 +98,13 @@ pub(in crate::launch) struct Group {
     abandon_at: Option<Duration>,
     /// When the processes that are left are killed, as all ranks have done their work.
     exit_deadline: Option<Duration>,
-    /// Whether the user had everything killed.
+    /// True if the user had all ranks killed.
     is_abandoned: bool,
-    /// Whether this group is ended because of another machine.
+    /// True if this group is ended because of another machine.
     has_failed_elsewhere: bool,
 }
 
-/// What is known of one rank.
+/// The state of one rank.
 #[derive(Clone, Debug)]
 pub(in crate::launch) struct Member {
     pub(in crate::launch) pid: u32,
@@ -114,13 +114,13 @@ pub(in crate::launch) struct Member {
     pub(in crate::launch) has_finished: bool,
     pub(in crate::launch) is_stopped: bool,
     pub(in crate::launch) exit: Option<(Duration, Exit)>,
-    /// How it last lacked memory.
+    /// Last shortage of memory.
     out_of_memory: Option<OutOfMemory>,
-    /// Whether it still ran when we killed the group.
+    /// True if it still ran when we killed the group.
     pub(in crate::launch) was_killed: bool,
 }
 
-/// How a rank lacked memory.
+/// A rank's shortage of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum OutOfMemory {
     /// The system denied it so many bytes.
@@ -183,7 +183,7 @@ impl Group {
         Self { grows_after: checkpoints, ..self }
     }
 
-    /// Why `rank` ran out of memory, if that is how it ended.
+    /// Returns the cause if `rank` ended by a lack of memory.
     pub(in crate::launch) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
         let member = self.member(rank);
         match (member.exit?.1, member.out_of_memory?) {
@@ -207,17 +207,17 @@ impl Group {
         self.asked
     }
 
-    /// Whether the user had everything killed.
+    /// True if the user had all ranks killed.
     pub(in crate::launch) fn is_abandoned(&self) -> bool {
         self.is_abandoned
     }
 
-    /// Whether this group is ended because of another machine.
+    /// True if this group is ended because of another machine.
     pub(in crate::launch) fn has_failed_elsewhere(&self) -> bool {
         self.has_failed_elsewhere
     }
 
-    /// Whether every process is gone, or those that are left cannot be killed.
+    /// True if every process is gone, or those that are left cannot be killed.
     pub(in crate::launch) fn is_over(&self, now: Duration) -> bool {
         let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + KILL_TIMEOUT);
         given_up || self.members.iter().all(|member| member.exit.is_some())
@@ -228,7 +228,7 @@ impl Group {
         self.stall
     }
 
-    /// Whether a rank has failed.
+    /// True if a rank has failed.
     pub(in crate::launch) fn is_failing(&self) -> bool {
         self.stage != Stage::Running
     }
@@ -243,7 +243,7 @@ impl Group {
         [stage, self.abandon_at].into_iter().flatten().min()
     }
 
-    /// What to do about an event.
+    /// Handles an event, and returns the actions that follow.
     pub(in crate::launch) fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
@@ -414,7 +414,7 @@ impl Group {
     }
 }
 
-/// Why a rank counts as failed.
+/// The reason why a rank counts as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum Fault {
     /// It reported an error.
@@ -438,7 +438,7 @@ const ORDERLY_EXITS: [i32; 5] = [
 ];
 
 impl Member {
-    /// Whether it has work left, as far as is known.
+    /// True if it has work left, as far as is known.
     pub(in crate::launch) fn is_at_work(&self) -> bool {
         self.exit.is_none() && self.report.is_none() && !self.has_finished
     }
@@ -457,7 +457,7 @@ impl Member {
         }
     }
 
-    /// Whether and why this rank failed by itself.
+    /// Returns the reason why this rank counts as failed by itself, if it does.
     pub(in crate::launch) fn fault(&self) -> Option<Fault> {
         if self.report.is_some() {
             return Some(Fault::Reported);

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longest time from the kernel's kill until its victim is gone: its memory is freed first.
 const MAX_EXIT_DELAY: Duration = Duration::from_secs(10);
 
-/// What a rank's OOM score gets on top of its parent's: as if it used a fifth more of all memory.
+/// Added to the parent's OOM score for a rank: as if it used a fifth more of all memory.
 const RANK_OOM_SCORE: i32 = 200;
 
 /// Has the OOM killer take the rank of this process id before us, who can say what happened and
@@ -33,7 +33,6 @@ pub(in crate::launch) struct OomKills {
 }
 
 impl OomKills {
-    /// From now on.
     pub(in crate::launch) fn from_now_on() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
@@ -50,7 +49,7 @@ impl OomKills {
         }
     }
 
-    /// Whether a process that has just died of SIGKILL is one of those that the kernel killed.
+    /// True if a process that has just died of SIGKILL is one of those that the kernel killed.
     pub(in crate::launch) fn explain_death(&mut self, now: Duration) -> bool {
         self.read(now);
         self.counts.explain_death(now)
@@ -138,7 +137,7 @@ fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Whether each death at (second) is explained by the counts that were read at (second, count).
+    /// Checks which deaths, at these seconds, are explained by the counts read at (second, count).
     #[track_caller]
     fn check(reads: &[(u64, u64)], deaths: &[u64], expected: &[bool]) {
         let second = Duration::from_secs;

@@ -1,4 +1,4 @@
-//! How a run is started, and what is told while it runs.
+//! Options for starting a run, and the notes that its parent sends while it runs.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,14 +14,12 @@ use crate::plan::Plan;
 use crate::transport::Waker;
 use crate::units::{BatchSize, Rank, WorldSize};
 
-/// How the run is started.
+/// Options for starting a run.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// Whether ranks continue from the newest checkpoint of the run.
+    /// True if ranks continue from the newest checkpoint of the run.
     pub resume: bool,
-    /// What a rank executes.
     pub program: Program,
-    /// Where rank 0 prints.
     pub console: Console,
     /// Plans of the smaller groups that the run may continue with, largest first.
     pub smaller: Vec<Plan>,
@@ -29,7 +27,7 @@ pub struct Start {
     pub waker: Option<Arc<Waker>>,
 }
 
-/// Where rank 0 prints.
+/// Output of rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Console {
     /// On the terminal of its parent.
@@ -38,12 +36,11 @@ pub enum Console {
     File,
 }
 
-/// What a rank executes.
+/// The program that a rank executes.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The binary.
     pub path: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
     /// Variables beside the launcher's own.
     pub env: Vec<(OsString, OsString)>,
@@ -62,7 +59,7 @@ impl Program {
         Ok(Self { path, args: vec!["worker".into()], env: vec![] })
     }
 
-    /// The same, whose rank 0 says to its parent what it records.
+    /// The same program, whose rank 0 sends the events that it records to its parent.
     #[must_use]
     pub fn telling_events(mut self) -> Self {
         self.env.push((TELL_EVENTS.into(), "1".into()));
@@ -70,45 +67,36 @@ impl Program {
     }
 }
 
-/// What the parent tells while it watches its ranks.
+/// A note of the parent while it watches its ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// A rank's process exists.
     Started {
-        /// The rank.
         rank: Rank,
-        /// Its process.
         pid: u32,
     },
-    /// The run has recorded an event, as `events.jsonl` has it; if ranks were asked to say them
+    /// The run has recorded an event, as `events.jsonl` has it; if ranks were asked to send them
     /// ([`Program::telling_events`]).
     Recorded(Map<String, Value>),
-    /// Where a rank is; each is looked at a few times a second.
+    /// Step and phase of a rank; each is looked at a few times a second.
     Progress {
-        /// The rank.
         rank: Rank,
         /// Last step begun.
         step: u64,
-        /// What it is doing.
         phase: Phase,
     },
     /// A rank is stopped (SIGSTOP); the others will wait for it until their deadline.
     Stopped {
-        /// The rank.
         rank: Rank,
-        /// Its process.
         pid: u32,
     },
     /// It runs again.
     Continued {
-        /// The rank.
         rank: Rank,
-        /// Its process.
         pid: u32,
     },
     /// All ranks were asked to stop.
     Stopping {
-        /// How.
         stop: Stop,
     },
     /// The group failed and will be started again from the newest checkpoint.
@@ -132,14 +120,11 @@ pub enum Note {
     Shrunk {
         /// Samples of a micro-batch from now on.
         size: BatchSize,
-        /// Which rank ran out of memory.
         cause: Box<Failure>,
     },
     /// The run continues from its newest checkpoint with another number of ranks.
     Resized {
-        /// Before.
         from: WorldSize,
-        /// From now on.
         to: WorldSize,
         /// Why it has fewer; absent if it has more.
         cause: Option<Box<Failure>>,

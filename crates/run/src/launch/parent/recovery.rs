@@ -1,4 +1,4 @@
-//! What follows a failure: the same group again, a smaller one, smaller micro-batches, or the end
+//! Recovery from a failure: the same group again, a smaller one, smaller micro-batches, or the end
 //! of the run. Pure.
 
 use std::time::Duration;
@@ -19,9 +19,9 @@ pub(in crate::launch) struct FailedAttempt {
     pub(in crate::launch) step: u64,
     /// Checkpoints that it had saved.
     pub(in crate::launch) saved: u32,
-    /// Whether not all of its ranks could be started.
+    /// True if not all of its ranks could be started.
     pub(in crate::launch) never_started: bool,
-    /// Whether it had been asked to stop.
+    /// True if it had been asked to stop.
     pub(in crate::launch) was_asked: bool,
 }
 
@@ -36,14 +36,14 @@ pub(in crate::launch) struct Recovery {
 }
 
 impl Recovery {
-    /// For a run with the plan of all ranks and those of fewer, largest first.
+    /// Recovery for a run with the plan of all ranks and those of fewer, largest first.
     pub(in crate::launch) fn new(plan: &Plan, smaller: &[Plan]) -> Self {
         let plans: Vec<Plan> = std::iter::once(plan).chain(smaller).cloned().collect();
         let (sizes, budget) = (GroupSizes::new(plans.len()), RestartBudget::new(plan.max_restarts));
         Self { plans, sizes, budget, lost: vec![] }
     }
 
-    /// For a run over several machines that has been through `past`.
+    /// Recovery for a run over several machines with the history `past`.
     pub(in crate::launch) fn resumed(plan: &Plan, past: &Past) -> Self {
         Self { budget: RestartBudget::after(plan.max_restarts, past), ..Self::new(plan, &[]) }
     }
@@ -58,7 +58,6 @@ impl Recovery {
         self.budget.causes()
     }
 
-    /// What the run has been through.
     pub(in crate::launch) fn past(&self) -> &Past {
         self.budget.past()
     }
@@ -77,9 +76,10 @@ impl Recovery {
         Note::Resized { from, to, cause: None }
     }
 
-    /// What follows a failure, and after which wait. A group has its restarts; then, or if it had
-    /// just grown, or cannot even be started, a smaller one continues. One that ran out of memory
-    /// continues with smaller micro-batches, if the experiment allows it.
+    /// Decides how the run continues after a failure, and after which wait. A group has its
+    /// restarts; then, or if it had just grown, or cannot even be started, a smaller one continues.
+    /// One that ran out of memory continues with smaller micro-batches, if the experiment allows
+    /// it.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Recovery {
         self.shrink_group(failed.failure).map(|note| (note, Duration::ZERO))
     }
 
-    /// What follows a failure of a run over several machines, as node 0 has decided it.
+    /// Continues a run over several machines after a failure in the way that node 0 decided.
     ///
     /// # Errors
     ///

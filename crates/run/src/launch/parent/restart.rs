@@ -1,4 +1,4 @@
-//! Whether, and when, a group that failed is started again. Pure.
+//! The budget of restarts of a group that failed, and the wait before each. Pure.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(in crate::launch) struct RestartBudget {
     allowed: u32,
-    /// Of its restarts, those since the group has its present size are spent.
+    /// History of the run; `spent` counts restarts since the group has its present size.
     past: Past,
     /// Furthest step that any attempt has begun.
     furthest: u64,
@@ -26,7 +26,7 @@ impl RestartBudget {
         Self { allowed, past: Past::default(), furthest: 0, without_progress: 0 }
     }
 
-    /// The same for a run that has been through `past`.
+    /// The budget that is left after `past`.
     pub(in crate::launch) fn after(allowed: u32, past: &Past) -> Self {
         Self { past: past.clone(), ..Self::new(allowed) }
     }
@@ -46,7 +46,6 @@ impl RestartBudget {
         &self.past.causes
     }
 
-    /// What the run has been through.
     pub(in crate::launch) fn past(&self) -> &Past {
         &self.past
     }
@@ -87,7 +86,7 @@ impl RestartBudget {
         (self.past.spent, self.without_progress) = (0, 0);
     }
 
-    /// As [`RestartBudget::renew`], for smaller passes.
+    /// [`RestartBudget::renew`] for smaller passes.
     pub(in crate::launch) fn shrink(&mut self, cause: String) {
         self.renew(cause);
         self.past.shrunk += 1;
@@ -107,7 +106,7 @@ fn backoff(without_progress: u32) -> Duration {
     }
 }
 
-/// Whether the next attempt may succeed. A bad experiment, bad data, numbers that are not finite or
+/// True if another attempt may succeed. A bad experiment, bad data, numbers that are not finite or
 /// a bad checkpoint would fail again in the same way.
 pub(in crate::launch) fn is_retryable(code: ExitCode) -> bool {
     let would_repeat = [ExitCode::Refused, ExitCode::Data, ExitCode::Numeric, ExitCode::Checkpoint];

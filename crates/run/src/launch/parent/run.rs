@@ -46,8 +46,8 @@ pub fn run(
     run_to_end(plan, run, start, None, on_note)
 }
 
-/// As [`run()`], for this machine's ranks of a run over several, whose parents have found each
-/// other. To start the group again, all parents meet again; node 0 decides whether they do.
+/// [`run()`] for this machine's ranks of a run over several, whose parents have found each other.
+/// To start the group again, all parents meet again; node 0 decides whether they do.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ fn run_to_end(
     })
 }
 
-/// What all attempts of a run share.
+/// State shared by all attempts of a run.
 struct Runner<'a> {
     run: &'a RunFolders,
     start: &'a Start,
@@ -241,8 +241,8 @@ fn node_failure(nodes: &Nodes, failure: Box<Failure>, is_consequence: bool) -> N
     NodeFailure { failure, is_consequence }
 }
 
-/// What follows a failure, and after which wait. Of several machines node 0 decides it for all;
-/// where it is gone, each of the others waits for it as if it had decided to go on.
+/// Decides how the run continues after a failure, and after which wait. Of several machines node 0
+/// decides for all; if it is gone, each of the others waits for it as if it had decided to go on.
 ///
 /// # Errors
 ///

@@ -117,9 +117,9 @@ pub(super) fn spawn_all(
     Ok(processes)
 }
 
-/// What a rank gets beside its plan.
+/// Resources of a rank beside its plan.
 struct RankResources<'a> {
-    /// Among the ranks of this machine.
+    /// Index among the ranks of this machine.
     local_rank: usize,
     local_world: usize,
     node: u32,

@@ -1,4 +1,4 @@
-//! A group that is over -> how its run ended, or the [`Failure`] that the user sees. Pure.
+//! A group that is over -> the end of its run, or the [`Failure`] that the user sees. Pure.
 
 use crate::event::{Phase, Stop};
 use crate::launch::error_report::Blame;
@@ -13,10 +13,10 @@ use crate::user_error::ExitCode;
 /// Exit code of ranks that stopped to come back with more.
 const RESIZE: i32 = ExitCode::Resized as i32;
 
-/// How a group ended.
+/// The end of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum Verdict {
-    /// As it should.
+    /// Orderly.
     Ended(Ended),
     /// Saved, to come back with more ranks.
     Resized,
@@ -33,7 +33,7 @@ pub(in crate::launch) enum Verdict {
 }
 
 impl Verdict {
-    /// How the ranks ended, or the failure.
+    /// The result that the parent reports.
     pub(super) fn outcome(self, run: &RunFolders, group: &Group) -> Result<Outcome, Box<Failure>> {
         Err(match self {
             Self::Ended(ended) => return Ok(Some(ended)),
@@ -46,7 +46,7 @@ impl Verdict {
         })
     }
 
-    /// Whether something else, perhaps on another machine, is the cause.
+    /// True if something else, perhaps on another machine, is the cause.
     pub(in crate::launch) fn is_consequence(&self, group: &Group) -> bool {
         match self {
             Self::Fault(rank, _) => is_consequence(group.member(*rank)),
@@ -99,14 +99,14 @@ fn held_up(group: &Group) -> Option<Verdict> {
     }
 }
 
-/// Whether a rank exited as all ranks do after a vote and a save. If all did, the run was stopped,
-/// even if they could not report it because this process was stopped, too.
+/// True if a rank exited in the way of ranks that voted to stop and saved. If all did, the run was
+/// stopped, even if they could not report it because this process was stopped, too.
 fn has_saved_and_exited(member: &Member) -> bool {
     let left = matches!(member.exit, Some((_, Exit::Code(75))));
     left && member.report.is_none()
 }
 
-/// Whether a rank neither failed nor exited by itself.
+/// True if a rank neither failed nor exited by itself.
 fn is_silent(member: &Member) -> bool {
     member.fault().is_none()
 }
@@ -234,7 +234,7 @@ fn secondary(rank: Rank, member: &Member) -> Secondary {
     Secondary { rank, pid: member.pid, phase: member.phase, step: member.step, message }
 }
 
-/// What may keep a rank in this phase for ever.
+/// Likely cause of a rank that stays in this phase for ever.
 fn likely_cause(phase: Phase) -> &'static str {
     match phase {
         Phase::Starting | Phase::Joining => "startup is stuck: a slow disk, or too few cores",
@@ -253,7 +253,7 @@ fn likely_cause(phase: Phase) -> &'static str {
     }
 }
 
-/// What may have sent a signal that was not ours.
+/// Likely sender of a signal that was not ours.
 fn signal_source(signal: i32) -> String {
     match signal {
         libc::SIGKILL => {

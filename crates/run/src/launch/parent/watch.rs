@@ -25,10 +25,10 @@ use crate::transport::Waker;
 use crate::transport::channel::poll;
 use crate::units::Rank;
 
-/// How often ranks are looked at when nothing happens.
+/// Time between two looks at the ranks when nothing happens.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What can ask a run to stop, over all restarts of its group.
+/// Sources of requests to stop a run, over all restarts of its group.
 pub(super) struct StopSources {
     preemption: Signals,
     interruption: Signals,
@@ -71,7 +71,7 @@ impl StopSources {
     }
 }
 
-/// How a group is watched.
+/// The watch over a group.
 pub(super) struct Watch<'a> {
     pub(super) stall_timeout: Patience,
     /// Deadline of the ranks' collectives.
@@ -163,7 +163,7 @@ impl Watch<'_> {
     }
 }
 
-/// What a rank has sent, and whether it has exited; in this order, so that its last messages count.
+/// Receives the messages of a rank, then its exit, in this order, so that its last messages count.
 fn receive(process: &mut Process, oom_kills: &mut OomKills, events: &mut Vec<Event>) {
     let rank = process.rank;
     let status = process.child.try_wait().ok().flatten();
@@ -199,8 +199,8 @@ fn progress(rank: Rank, process: &Process) -> Event {
     Event::Progress(rank, step, phase)
 }
 
-/// Where the ranks are, which of them are stopped, and whether one has held up the others for too
-/// long.
+/// Reads the progress of the ranks, looks for stopped processes, and for a rank that has held up
+/// the others for too long.
 fn inspect(
     group: &Group,
     processes: &[Process],
@@ -223,7 +223,7 @@ fn inspect(
     events.extend(stall_detector.stall().map(Event::Stalled));
 }
 
-/// Whether `/proc` shows state T: a signal or a debugger stopped the process.
+/// True if `/proc` shows state T: a signal or a debugger stopped the process.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))

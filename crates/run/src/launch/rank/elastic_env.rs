@@ -3,7 +3,7 @@
 use crate::launch::rank::launcher_env::TOKEN_FILE;
 use crate::launch::rank::launcher_env::{EnvError, number};
 
-/// What these variables say, as far as ddprun has such flags.
+/// Values of these variables, by the flags of ddprun that mean the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElasticFlags {
     /// `--nnodes`
@@ -22,7 +22,7 @@ pub struct ElasticFlags {
     pub token_file: Option<String>,
 }
 
-/// Reads them.
+/// Reads the variables.
 ///
 /// # Errors
 ///

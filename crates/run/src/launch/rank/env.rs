@@ -29,10 +29,10 @@ pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
 pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 /// Sockets of a machine's first rank to those of the other machines: numbers between commas.
 pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
-/// Set if the parent wants to hear what rank 0 records.
+/// Set if the parent wants the events that rank 0 records.
 pub(in crate::launch) const TELL_EVENTS: &str = "DDPRUN_TELL_EVENTS";
 
-/// What this process is.
+/// The role of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Not a rank: this process starts the ranks.
@@ -43,10 +43,9 @@ pub enum Role {
     Foreign(Foreign),
 }
 
-/// What our own parent gave to its rank.
+/// Descriptors that our own parent gave to its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Child {
-    /// This rank.
     pub rank: Rank,
     /// Socket to the parent.
     pub control_fd: RawFd,
@@ -62,7 +61,7 @@ pub struct Child {
 ///
 /// # Errors
 ///
-/// As [`parse`].
+/// Errors of [`parse`].
 pub fn from_environment() -> Result<Role, EnvError> {
     parse(|name| match name {
         LAUNCHER_PROCESS => launcher_process::find(HYDRA.rank).map(|found| found.identity),
@@ -70,7 +69,7 @@ pub fn from_environment() -> Result<Role, EnvError> {
     })
 }
 
-/// What the environment says in place of torchrun's flags, to a process that no launcher started.
+/// Reads the variables that stand for torchrun's flags, in a process that no launcher started.
 ///
 /// # Errors
 ///
@@ -79,7 +78,7 @@ pub fn elastic_flags() -> Result<ElasticFlags, EnvError> {
     elastic_env::parse(variable)
 }
 
-/// Whether our own parent wants to hear what this rank records.
+/// True if our own parent wants the events that this rank records.
 pub(crate) fn tells_events() -> bool {
     [CONTROL_FD, TELL_EVENTS].iter().all(|name| std::env::var_os(name).is_some())
 }
@@ -100,7 +99,7 @@ pub(crate) fn mpi_launcher() -> Option<Launcher> {
     Some(Launcher { family, program })
 }
 
-/// Whose variables the environment has, and the one that each rank has of its own.
+/// The launcher whose variables the environment has, and the variable that differs between ranks.
 fn mpi_family(get: impl Fn(&str) -> Option<String>) -> Option<(Family, &'static str)> {
     // It may have inherited those of a launcher that started its parent.
     if get(CONTROL_FD).is_some() {

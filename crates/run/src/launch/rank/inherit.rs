@@ -2,8 +2,8 @@
     unsafe_code,
     reason = "what happens between fork and exec, descriptors known by number, and the environment"
 )]
-//! Descriptors, signals and the environment that a rank inherits from its parent; limits of the thread
-//! pools of libraries, which compete with our compute threads.
+//! Descriptors, signals and the environment that a rank inherits from its parent; limits of the
+//! thread pools of libraries, which compete with our compute threads.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -58,7 +58,7 @@ pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// How often it is looked whether a process is stopped that has not begun.
+/// Time between two looks for a stopped process that has not begun.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the process. One that is stopped (SIGSTOP) before it runs its program would keep us

@@ -10,24 +10,22 @@ pub(super) const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
 /// The port of their rendezvous, if not the one after the launcher's.
 const PORT: &str = "DDPRUN_PORT";
 
-/// What a foreign launcher decided.
+/// The place that a foreign launcher gave to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// This rank.
     pub rank: Rank,
-    /// All ranks.
     pub world: WorldSize,
     /// Rank within this machine.
     pub local_rank: Rank,
     /// Ranks of this machine.
     pub local_world: WorldSize,
-    /// Whether every machine has as many ranks, numbered machine by machine.
+    /// True if all machines have equally many ranks, numbered machine by machine.
     pub by_machine: bool,
     /// Cores of this machine that all its ranks have together, if the launcher tells.
     pub machine_cores: Option<usize>,
     /// Identifies this launch on this machine: run id, address, port, restart count.
     pub group: String,
-    /// How often the launcher has started the group again.
+    /// Restarts of the group by the launcher so far.
     pub restarts: u32,
     /// The rendezvous of ranks on several machines, if the environment names a token.
     pub rendezvous: Option<RendezvousEndpoint>,
@@ -38,7 +36,6 @@ pub struct Foreign {
 pub struct MachineRanks {
     /// The lowest of them.
     pub first: Rank,
-    /// How many.
     pub count: WorldSize,
 }
 
@@ -69,7 +66,7 @@ impl Foreign {
         self.rank.0 / self.machine().count.get()
     }
 
-    /// Whether this rank meets those of other machines, for all ranks of its own.
+    /// True if this rank meets those of other machines on behalf of its machine.
     pub fn is_first_of_machine(&self) -> bool {
         self.machine().first == self.rank
     }
@@ -82,7 +79,7 @@ impl Foreign {
     }
 }
 
-/// Where ranks of several machines find each other, and what authenticates them.
+/// Address at which ranks of several machines find each other, and their token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousEndpoint {
     /// The machine of rank 0.
@@ -98,22 +95,10 @@ pub struct RendezvousEndpoint {
 pub enum EnvError {
     /// Not a number, or out of range.
     #[error("`{name}={value}` in the environment is not {expected}")]
-    Bad {
-        /// Variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it should hold.
-        expected: String,
-    },
+    Bad { name: &'static str, value: String, expected: String },
     /// One variable of a pair.
     #[error("the environment has `{present}`, but not `{absent}`")]
-    Incomplete {
-        /// Set.
-        present: &'static str,
-        /// Not set.
-        absent: &'static str,
-    },
+    Incomplete { present: &'static str, absent: &'static str },
 }
 
 /// A variable that holds a number, if it is set.
@@ -137,7 +122,7 @@ pub(super) struct LauncherVariables {
     /// Slurm's holds that of every machine.
     pub(super) local_world: &'static str,
     nodes: Option<&'static str>,
-    /// Whether ranks are numbered machine by machine, unless another variable says otherwise.
+    /// True if ranks are numbered machine by machine, unless another variable says otherwise.
     by_machine: bool,
     cores: Option<&'static str>,
     restarts: Option<&'static str>,
@@ -207,10 +192,10 @@ pub(super) const SLURM: LauncherVariables = LauncherVariables {
 };
 /// Number of this machine among those of a step.
 const SLURM_NODE: &str = "SLURM_NODEID";
-/// How `srun -m` was told to number ranks; "block", the default, is machine by machine.
+/// Distribution of `srun -m`; "block", the default, numbers ranks machine by machine.
 const SLURM_ORDER: &str = "SLURM_DISTRIBUTION";
 
-/// What the launcher with the variables `names` decided for `rank` of `world`.
+/// Reads the place of `rank` of `world` from the variables `names` of a launcher.
 pub(super) fn parse(
     get: &impl Fn(&str) -> Option<String>,
     names: &LauncherVariables,

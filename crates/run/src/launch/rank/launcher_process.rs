@@ -29,7 +29,7 @@ fn place(pid: u32, file: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(file)
 }
 
-/// Whether the process was started with a variable of this name.
+/// True if the process was started with a variable of this name.
 fn has_variable(pid: u32, name: &str) -> Option<bool> {
     let environment = fs::read(place(pid, "environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);

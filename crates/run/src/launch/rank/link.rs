@@ -1,4 +1,4 @@
-//! A rank's link to its parent or launcher: where it is, what went wrong, and whether to stop.
+//! A rank's link to its parent or launcher: progress, errors and requests to stop.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,20 +37,19 @@ const MIN_SIGTERM_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a rank needs to take part in its group.
+/// Everything that a rank needs to take part in its group.
 pub struct Membership {
-    /// What to do.
     pub rank_plan: RankPlan,
     /// The memory that the ranks of this machine share; absent if they share none.
     pub shm: Option<OwnedFd>,
     /// The first ranks of the other machines, for the first one of this.
     pub peers: Vec<Peer>,
-    /// Progress, errors and requests to stop.
     pub link: Link,
 }
 
 impl Membership {
-    /// A rank that another launcher started. The launcher does not say why it started the group again.
+    /// A rank that another launcher started. The launcher does not say why it started the group
+    /// again.
     ///
     /// # Errors
     ///
@@ -97,9 +96,9 @@ struct Shared {
     channel: Option<Mutex<Channel>>,
     /// To the other ranks of a foreign launcher.
     peers: Mutex<Vec<Channel>>,
-    /// How to stop waiting for other ranks.
+    /// Stops waiting for other ranks.
     give_up: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Why the group cannot continue, and how to end it.
+    /// The reason why the group cannot continue.
     lost: OnceLock<String>,
     end_group: OnceLock<Box<EndGroup>>,
 }
@@ -171,8 +170,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Reports where this rank is, in well under a microsecond; the parent knows it even if this
-    /// process is killed next.
+    /// Reports the step and phase of this rank, in well under a microsecond; the parent knows them
+    /// even if this process is killed next.
     pub fn progress(&self, step: u64, phase: Phase) {
         self.step.store(step, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
@@ -194,14 +193,14 @@ impl Link {
         }
     }
 
-    /// Sets what another thread calls when the parent, or without a parent a second SIGTERM, tells
-    /// this rank to wait no longer for others. Only the first call counts.
+    /// Sets the callback, called on another thread, by which the parent, or without a parent a
+    /// second SIGTERM, tells this rank to wait no longer for others. Only the first call counts.
     pub fn on_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.give_up.set(Box::new(give_up));
     }
 
-    /// Sets what is called, with the reason, when another rank of a foreign launcher died or
-    /// failed, even before this call. Only the first call counts.
+    /// Sets the callback, called with the reason, for when another rank of a foreign launcher died
+    /// or failed, even before this call. Only the first call counts.
     pub fn on_rank_lost(&self, end_group: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.shared.end_group.set(Box::new(end_group));
         self.shared.end_group_if_lost();
@@ -227,7 +226,7 @@ impl Link {
         report
     }
 
-    /// As [`Link::describe`], for a panic, which has no error value.
+    /// [`Link::describe`] for a panic, which has no error value.
     pub fn describe_message(
         &self,
         message: String,
@@ -339,7 +338,7 @@ impl Shared {
     }
 }
 
-/// What the link's thread owns.
+/// State of the link's thread.
 struct Listener {
     shared: Arc<Shared>,
     preemption: Signals,
@@ -350,7 +349,7 @@ struct Listener {
     /// The channel's socket, to poll it without its lock.
     control: Option<OwnedFd>,
     peer_monitor: PeerMonitor,
-    /// Where to show heartbeats.
+    /// File for heartbeats.
     status: Option<(Arc<RankStatus>, Rank)>,
     heartbeats: u64,
     watchdog: Option<ParentWatchdog>,
@@ -469,7 +468,7 @@ impl ParentWatchdog {
         Self { timeout, max_gap, heartbeats, checked_at: now, silent }
     }
 
-    /// Whether the number of `heartbeats`, read `now`, has not grown for too long.
+    /// True if the number of `heartbeats`, read `now`, has not grown for too long.
     fn has_timed_out(&mut self, heartbeats: u64, now: Duration) -> bool {
         let passed = now.saturating_sub(self.checked_at).min(self.max_gap);
         self.checked_at = now;

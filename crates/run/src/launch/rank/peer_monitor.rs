@@ -32,7 +32,7 @@ impl MonitoredPeer {
         Ok(Self { rank, pid: pid.as_raw_nonzero().get().unsigned_abs(), channel })
     }
 
-    /// What became of it since the last call.
+    /// Reads its messages since the last call.
     fn check(&mut self) -> PeerState {
         let Self { rank, pid, channel } = self;
         // A rank that sends anything but messages cannot continue.
@@ -71,7 +71,7 @@ impl PeerMonitor {
         self.0.iter().map(clone).collect()
     }
 
-    /// Why the group cannot go on, if a rank was lost since the last call.
+    /// Returns the reason why the group cannot continue, if a rank was lost since the last call.
     pub(in crate::launch) fn check(&mut self) -> Option<String> {
         let mut lost = None;
         self.0.retain_mut(|peer| match peer.check() {

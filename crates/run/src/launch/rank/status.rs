@@ -1,4 +1,4 @@
-//! Where each rank is, in a few bytes that outlive it: a rank that was killed cannot report it.
+//! Progress of each rank, in a few bytes that outlive it: a rank that was killed cannot report it.
 //!
 //! An anonymous file holds four numbers for each rank: `step << 8 | phase`, its progress reports,
 //! its heartbeats, and the bytes of memory that it was denied. A rank writes its own (one system
@@ -25,10 +25,10 @@ const HEARTBEATS_OFFSET: u64 = 16;
 /// Offset of the denied bytes in a slot.
 const DENIED_OFFSET: u64 = 24;
 
-/// The file of a group.
+/// The status file of a group.
 pub(in crate::launch) struct RankStatus(File);
 
-/// What is known of a rank.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::launch) struct RankState {
     /// Last step begun.
@@ -69,8 +69,7 @@ impl RankStatus {
         self.at(0)
     }
 
-    /// Makes the allocator of this process, which is that of `rank`, record what the system denies
-    /// it.
+    /// Makes the allocator of this process, `rank`, record allocations that the system denies.
     pub(in crate::launch) fn record_denials(&self, rank: Rank) -> io::Result<()> {
         memory::write_denials_to(self.0.try_clone()?, offset(rank) + DENIED_OFFSET);
         Ok(())
