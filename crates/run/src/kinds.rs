@@ -29,8 +29,8 @@
 //!     epochs = 3
 //!     batch_size = 16
 //! ";
-//! let problems = load_text("x.toml".as_ref(), text, &[], &Kinds::default().vocabulary()).unwrap_err();
-//! let page = problems.page(false, 80);
+//! let problems = load_text("x.toml".as_ref(), text, &[],
+//! &Kinds::default().vocabulary()).unwrap_err(); let page = problems.page(false, 80);
 //! assert!(page.contains("did you mean `hidden`?"), "{page}");
 //! ```
 
@@ -63,34 +63,29 @@ use crate::user_error::{ExitCode, UserError};
 /// All kinds that a program knows.
 #[derive(Clone, Debug)]
 pub struct Kinds {
-    /// Data sets.
     pub data: DataSources,
     pub models: Models,
     /// Layers of the model `graph`.
     layers: Layers,
-    /// What is done to images.
+    /// Transforms of images.
     pub transforms: Transforms,
     pub losses: Losses,
-    /// What evaluations measure.
     pub metrics: Metrics,
-    /// Update rules.
     pub optimizers: Optimizers,
-    /// Learning rates over time.
     pub schedulers: Schedulers,
-    /// How ranks exchange tensors.
+    /// Collectives.
     pub backends: Backends,
-    /// What runs write about themselves.
+    /// Loggers and trackers of runs.
     pub sinks: Sinks,
-    /// Where the values of a sweep's trials come from.
+    /// Search methods of sweeps.
     pub methods: Methods,
-    /// What gives trials up early.
+    /// Pruners of trials.
     pub pruners: Pruners,
-    /// What runs submitted experiments.
     pub clusters: Clusters,
 }
 
 impl Default for Kinds {
-    /// Those that come with ddprun.
+    /// The kinds that come with ddprun.
     fn default() -> Self {
         Self {
             data: DataSources::default().sealed(),
@@ -129,12 +124,12 @@ impl Kinds {
         taken
     }
 
-    /// What an experiment may say.
+    /// Names and keys that an experiment may use.
     pub fn vocabulary(&self) -> Vocabulary {
         Vocabulary::new(self.families(), self.metrics.specs())
     }
 
-    /// What each table that chooses a kind may choose.
+    /// The kinds of each table that chooses one.
     pub fn families(&self) -> Vec<FamilySpec> {
         let mut models = self.models.spec();
         for kind in &mut models.kinds {
@@ -162,8 +157,8 @@ impl Kinds {
         self.models.hold_layers(&self.layers);
     }
 
-    /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the
-    /// plan's seed.
+    /// Model, loss, optimizer and the rest of an engine for `plan`, in the memory of `device`, with
+    /// first values drawn from the plan's seed.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
         params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
@@ -180,7 +175,7 @@ impl Kinds {
 }
 
 impl Kinds {
-    /// What a run of `plan` writes about itself.
+    /// The sinks that `plan` chooses.
     pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<NamedSink>, Error> {
         let build = |chosen: &Entry| {
             let sink = self.sinks.build(&chosen.choice())?;

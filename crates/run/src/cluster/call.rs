@@ -6,18 +6,17 @@ use std::process::{Command, Stdio};
 
 use crate::user_error::{ExitCode, UserError};
 
-/// A program, what it is called with, and what it reads.
+/// A program with its arguments and its input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Its name, or its path.
+    /// Name or path.
     pub program: String,
-    /// Its arguments.
     pub args: Vec<OsString>,
-    /// What it reads from stdin; nothing if empty.
+    /// Standard input; nothing if empty.
     pub input: String,
 }
 
-/// Why a program gave no answer.
+/// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be started.
@@ -31,7 +30,7 @@ pub enum Error {
     #[error("`{program}` failed: {said}")]
     Failed {
         program: String,
-        /// What it printed.
+        /// Text on standard error, or else the exit status.
         said: String,
     },
 }

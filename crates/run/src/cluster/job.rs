@@ -1,23 +1,22 @@
-//! What is to be run: an experiment, or the workers of a sweep.
+//! A job of a cluster: an experiment, or the workers of a sweep.
 
 use std::path::{Path, PathBuf};
 
 use super::LongestSave;
 
-/// What is submitted. Its paths are whole.
+/// A job to submit. Its paths are absolute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Name of the experiment or of the sweep.
     pub name: String,
     /// Tells it from all other jobs, in letters and digits that file and host names may have.
     pub key: String,
-    /// What belongs to the job: its script, its experiment, its output.
+    /// Folder of its script, experiment and output.
     pub folder: PathBuf,
-    /// Where paths begin.
+    /// Working folder, to which paths are relative.
     pub root: PathBuf,
     /// The program that runs it.
     pub program: PathBuf,
-    /// What it runs.
     pub work: Work,
     /// Ranks on each machine.
     pub ranks: u32,
@@ -25,7 +24,7 @@ pub struct Job {
     pub longest_save: Option<LongestSave>,
 }
 
-/// What a job runs.
+/// The work of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// An experiment: its text, with all changes.
@@ -38,9 +37,9 @@ pub enum Work {
 /// the sweep later, by hand or by another job, must read the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// Its file, from the folder in which paths begin.
+    /// File of the sweep, relative to the working folder.
     pub file: PathBuf,
-    /// The words after it.
+    /// Words of the command line after the file.
     pub words: Vec<String>,
     /// Processes that share its trials, each on a machine of its own if the cluster has several.
     pub workers: u32,
@@ -59,8 +58,8 @@ impl Job {
         self.folder.join(EXPERIMENT)
     }
 
-    /// The words that run it: `program` on the experiment in `folder`, as seen from where it runs,
-    /// or on the sweep.
+    /// The command line: `program` on the experiment in `folder`, a path on the machine that runs
+    /// it, or on the sweep.
     pub fn command(&self, program: &str, folder: &str) -> Vec<String> {
         let own = |word: &str| word.to_owned();
         match &self.work {
@@ -110,7 +109,7 @@ pub(crate) fn output_of_worker(folder: &Path, worker: impl std::fmt::Display) ->
     folder.join(format!("output-{worker}.log"))
 }
 
-/// How many machines, ranks and GPUs a job gets.
+/// Machines, ranks and GPUs of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Machines.
@@ -119,9 +118,9 @@ pub struct Shape {
     pub ranks_per_node: Option<u32>,
     /// GPUs of each machine.
     pub gpus_per_node: u32,
-    /// Whether ranks of several machines need a token file.
+    /// True if ranks of several machines need a token file.
     pub needs_token: bool,
-    /// Whether a launcher starts the ranks, and not ddprun itself.
+    /// True if a launcher starts the ranks, and not ddprun itself.
     pub is_launched: bool,
 }
 

@@ -32,72 +32,15 @@ const FINAL: [ExitCode; 5] = [
     ExitCode::Checkpoint,
     ExitCode::Expectation,
 ];
-/// How often failed pods are replaced by default.
+/// Default number of replacements of failed pods.
 const MAX_RESTARTS: u32 = 3;
 /// Name of a training runtime's container, and of its job.
 const NODE: &str = "node";
-/// Whose changes to the runtime they are: a domain and a path.
+/// Manager of our changes to the runtime: a domain and a path.
 const MANAGER: &str = "ddprun/submit";
-/// What the policy `torch` sets.
+/// Variables that the policy `torch` sets.
 const VARIABLES: [&str; 5] =
     ["PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"];
-
-impl Kubernetes {
-    /// A `TrainJob` with this training runtime of the cluster.
-    fn train_job(&self, job: &Job, name: &str, metadata: &Value, runtime: &str) -> Value {
-        let mut trainer = json!({
-            "image": self.image,
-            "command": ["sh", "-c", self.shell(job)],
-            "env": self.variables(job),
-            "numNodes": self.pods(job),
-            "numProcPerNode": job.ranks,
-        });
-        if let Some(resources) = self.resources() {
-            trainer["resourcesPerNode"] = resources;
-        }
-        json!({
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": metadata,
-            "spec": {
-                "runtimeRef": {"name": runtime},
-                "trainer": trainer,
-                "runtimePatches": [self.patch(job, &metadata["labels"], &self.mounted(job, name))],
-            },
-        })
-    }
-
-    /// What of the runtime is this job's own.
-    fn patch(&self, job: &Job, labels: &Value, mounted: &Volumes) -> Value {
-        let mut pod = json!({
-            "terminationGracePeriodSeconds": self.grace_of(job),
-            "containers": [{"name": NODE, "volumeMounts": mounted.mounts}],
-            "volumes": mounted.volumes,
-        });
-        if !self.node_selector.is_empty() {
-            pod["nodeSelector"] = json!(self.node_selector);
-        }
-        let pods = json!({"metadata": {"labels": labels}, "spec": pod});
-        let jobs = json!([{"name": NODE, "template": {"spec": {"template": pods}}}]);
-        let runtime = json!({"template": {"spec": {"replicatedJobs": jobs}}});
-        json!({"manager": MANAGER, "trainingRuntimeSpec": runtime})
-    }
-
-    /// What the container runs: a `TrainJob` has no word for its folder.
-    fn shell(&self, job: &Job) -> String {
-        let folder = quoted(&self.folder);
-        let alone = line(&job.command(&self.program, EXPERIMENT));
-        let (before, meeting) = if self.meets(job) {
-            let place = "--nnodes \"$PET_NNODES\" --node-rank \"$PET_NODE_RANK\"";
-            let master = "--master-addr \"$PET_MASTER_ADDR\" --master-port \"$PET_MASTER_PORT\"";
-            (String::new(), format!(" {place} {master} --token-file {TOKEN}/token"))
-        } else {
-            // Pods that do not meet are no machines of one run.
-            (format!("unset {}\n", VARIABLES.join(" ")), String::new())
-        };
-        format!("cd {folder} || exit 2\n{before}exec {alone}{meeting}\n")
-    }
-}
 
 /// a Kubernetes cluster: `kubectl` is called on this machine. Data and runs are on volumes, ddprun
 /// is in the image.
@@ -214,7 +157,7 @@ impl Kubernetes {
         })
     }
 
-    /// What is wrong for a `TrainJob` alone.
+    /// Checks that apply to a `TrainJob` alone.
     fn of_train_jobs(&self) -> Vec<Wrong> {
         let Some(runtime) = &self.training_runtime else { return Vec::new() };
         let name = (!is_name(runtime)).then(|| Wrong {
@@ -239,7 +182,7 @@ impl Kubernetes {
         Call::new("kubectl", flags.into_iter().flatten().chain(args))
     }
 
-    /// What is created for a job.
+    /// The objects to create for a job.
     fn objects(&self, job: &Job) -> Vec<Value> {
         let name = name_of(job);
         let labels = json!({"app.kubernetes.io/managed-by": "ddprun", "ddprun-job": job.key});
@@ -252,7 +195,7 @@ impl Kubernetes {
         config.into_iter().chain(objects).collect()
     }
 
-    /// What kubectl calls its jobs.
+    /// Resource name of its jobs for kubectl.
     fn resource(&self) -> &'static str {
         if self.training_runtime.is_some() { "trainjobs.trainer.kubeflow.org" } else { "jobs" }
     }
@@ -361,7 +304,7 @@ impl Cluster for Kubernetes {
 
 /// The variables, resources and volumes of a pod.
 impl Kubernetes {
-    /// Whether the pods of a job train one model together.
+    /// True if the pods of a job train one model together.
     fn meets(&self, job: &Job) -> bool {
         self.nodes > 1 && job.workers().is_none()
     }
@@ -382,7 +325,7 @@ impl Kubernetes {
         all.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
     }
 
-    /// What a pod may use, which is also what is kept for it; `None` = whatever there is.
+    /// Limits of a pod, which are also its requests; `None` = whatever there is.
     fn resources(&self) -> Option<Value> {
         let memory = self.memory.map(|Size(bytes)| format!("{}Mi", bytes.div_ceil(1 << 20)));
         let given = [
@@ -455,7 +398,7 @@ impl Kubernetes {
         self.service(job, name, metadata).into_iter().chain([made]).collect()
     }
 
-    /// By which the pods of a job find each other.
+    /// The service by which the pods of a job find each other.
     fn service(&self, job: &Job, name: &str, metadata: &Value) -> Option<Value> {
         let spec = json!({
             "clusterIP": "None",
@@ -506,7 +449,7 @@ impl Kubernetes {
     }
 }
 
-/// What happens when a pod whose container is called so has ended.
+/// The policy for a pod that has ended, by the exit code of the container with this name.
 fn failure_policy(container: &str) -> Value {
     let on = |action: &str, codes: &[ExitCode]| {
         let codes = json!({"containerName": container, "operator": "In", "values": codes});
@@ -520,14 +463,6 @@ fn failure_policy(container: &str) -> Value {
 /// A `TrainJob` of Kubeflow Trainer, whose training runtime says what happens when a pod fails
 /// (docs/clusters.md). Its policy `torch` numbers the pods and names the first of them in variables
 /// (`PET_*`).
-/// Name of the runtime's container, and of its job.
-const NODE: &str = "node";
-/// Whose changes to the runtime they are: a domain and a path.
-const MANAGER: &str = "ddprun/submit";
-/// What the policy `torch` sets.
-const VARIABLES: [&str; 5] =
-    ["PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"];
-
 impl Kubernetes {
     /// A `TrainJob` with this training runtime of the cluster.
     fn train_job(&self, job: &Job, name: &str, metadata: &Value, runtime: &str) -> Value {
@@ -553,7 +488,7 @@ impl Kubernetes {
         })
     }
 
-    /// What of the runtime is this job's own.
+    /// This job's changes to the runtime.
     fn patch(&self, job: &Job, labels: &Value, mounted: &Volumes) -> Value {
         let mut pod = json!({
             "terminationGracePeriodSeconds": self.grace_of(job),
@@ -569,7 +504,7 @@ impl Kubernetes {
         json!({"manager": MANAGER, "trainingRuntimeSpec": runtime})
     }
 
-    /// What the container runs: a `TrainJob` has no word for its folder.
+    /// The shell script that the container runs: a `TrainJob` has no key for its folder.
     fn shell(&self, job: &Job) -> String {
         let folder = quoted(&self.folder);
         let alone = line(&job.command(&self.program, EXPERIMENT));

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(state(), State::over("killed"));
     }
 
-    /// Its process is gone, and another one of the same user has its number by now.
+    /// The job's process is gone, and another one of the same user has its number by now.
     #[test]
     fn a_job_that_is_over_is_not_cancelled_in_the_person_of_another_process() {
         let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ mod tests {
         assert!(is_running);
     }
 
-    /// Its folder came from somebody else: a name that is in every line, and a pipe as its process.
+    /// The folder came from somebody else: a name that is in every line, and a pipe as the process.
     #[test]
     fn a_job_folder_from_someone_else_cannot_kill_a_process_or_hang_the_listing() {
         let all = tempfile::tempdir().unwrap();

@@ -9,8 +9,9 @@ use crate::cluster::Job;
 /// Values as the documents of one manifest.
 ///
 /// Text from elsewhere (an experiment, an environment variable) must come back as it was, whatever
-/// it holds: readers of YAML 1.1 and 1.2 differ in line breaks (U+0085, U+2028, U+2029) and in words
-/// such as `on`. The serializer quotes and escapes whatever they differ in; scripts stay readable.
+/// it holds: readers of YAML 1.1 and 1.2 differ in line breaks (U+0085, U+2028, U+2029) and in
+/// words such as `on`. The serializer quotes and escapes whatever they differ in; scripts stay
+/// readable.
 pub(super) fn documents(all: &[Value]) -> String {
     all.iter().map(document).collect::<Vec<_>>().join("---\n")
 }
@@ -38,7 +39,7 @@ impl Serialize for Readable<'_> {
     }
 }
 
-/// Whether text has several lines, and nothing that a reader of a block could take for an
+/// True if text has several lines, and nothing that a reader of a block could take for an
 /// indentation or for another line break.
 fn is_script(text: &str) -> bool {
     let is_break = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
@@ -50,7 +51,7 @@ fn is_script(text: &str) -> bool {
         && !body.ends_with(char::is_whitespace)
 }
 
-/// Whether Kubernetes takes it for the name of a claim or of a volume: a DNS subdomain.
+/// True if Kubernetes accepts it as the name of a claim or of a volume: a DNS subdomain.
 pub(super) fn is_name(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     (1..=253).contains(&text.len())

@@ -1,11 +1,11 @@
-//! Clusters: what an engine is given to run an experiment, what it is asked, and what it answers.
+//! Clusters: scripts for an engine that runs experiments, calls to it, and its answers.
 //!
 //! ```text
 //! Job + kind of cluster ─script─▶ text ─submit─▶ Call ─run─▶ id ─list─▶ states
 //! ```
 //!
-//! What a reader would get wrong: a kind of cluster does nothing itself. It says which program is
-//! to be called with what, and reads the answer; [`Call::run`] alone acts.
+//! A kind of cluster does nothing itself. It says which program is to be called with which
+//! arguments, and reads the answer; [`Call::run`] alone acts.
 
 mod call;
 mod job;
@@ -42,12 +42,12 @@ fn ddprun() -> String {
     "ddprun".to_owned()
 }
 
-/// What runs jobs.
+/// An engine that runs jobs.
 pub trait Cluster: Debug + Send + Sync {
-    /// How many machines, ranks and GPUs a job gets.
+    /// Machines, ranks and GPUs of a job.
     fn shape(&self) -> Shape;
 
-    /// Whether its jobs see the files of the machine from which they are submitted: only then can
+    /// True if its jobs see the files of the machine from which they are submitted: only then can
     /// the experiment's data be looked at before.
     fn sees_files(&self) -> bool {
         true
@@ -58,12 +58,12 @@ pub trait Cluster: Debug + Send + Sync {
         None
     }
 
-    /// What its script is called in the job's folder.
+    /// Name of the script in the job's folder.
     fn script_name(&self) -> &'static str {
         "job.sh"
     }
 
-    /// What the engine is given.
+    /// The script for the engine.
     fn script(&self, job: &Job) -> String;
 
     /// A question to be asked before anything is submitted.
@@ -71,17 +71,17 @@ pub trait Cluster: Debug + Send + Sync {
         None
     }
 
-    /// What the answer to [`Cluster::question`] says against it: an option, and what is wrong.
+    /// Objection that follows from the answer to [`Cluster::question`]: an option, and the reason.
     fn objection(&self, _answer: &str) -> Option<(&'static str, String)> {
         None
     }
 
-    /// How long before its end a job is told to save; `None` = it is not told.
+    /// Time before its end at which a job is told to save; `None` = it is not told.
     fn save_time(&self, _job: &Job) -> Option<SaveTime> {
         None
     }
 
-    /// What the cluster's table says that does not go with this job: an option, and what is wrong.
+    /// An option of the cluster's table that does not fit this job, and the reason.
     fn misfit(&self, _job: &Job) -> Option<(&'static str, String)> {
         None
     }
@@ -89,7 +89,7 @@ pub trait Cluster: Debug + Send + Sync {
     /// Submits what [`Cluster::script`] wrote.
     fn submit(&self, job: &Job) -> Call;
 
-    /// The engine's name of the job that it answered to have accepted.
+    /// Name that the engine gave to the accepted job, from its answer.
     fn id(&self, job: &Job, answer: &str) -> Option<String>;
 
     /// Asks for the states of jobs.
@@ -102,31 +102,31 @@ pub trait Cluster: Debug + Send + Sync {
     /// Tells a job to save and to end.
     fn cancel(&self, job: &Place) -> Call;
 
-    /// Whether a job that is cancelled has time to save.
+    /// True if a job that is cancelled has time to save.
     fn saves_when_cancelled(&self) -> bool {
         true
     }
 
-    /// Where the job's output is.
+    /// Finds the job's output.
     fn output(&self, job: &Place, follow: bool) -> Output;
 }
 
 /// A job that was submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The engine's name of it.
+    /// Name that the engine gave to the job.
     pub id: String,
     pub folder: std::path::PathBuf,
     /// Workers, if it is a sweep.
     pub workers: Option<u32>,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// In the engine's words: "RUNNING".
     pub word: String,
-    /// Whether nothing more comes of it.
+    /// True if the job has ended.
     pub is_over: bool,
 }
 
@@ -136,18 +136,18 @@ impl State {
         Self { word: word.into(), is_over: false }
     }
 
-    /// A job of which nothing more comes.
+    /// A job that has ended.
     pub fn over(word: impl Into<String>) -> Self {
         Self { word: word.into(), is_over: true }
     }
 }
 
-/// Where a job's output is.
+/// The output of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// In files of this machine: one, or one for each worker.
     Files(Vec<std::path::PathBuf>),
-    /// What this program prints.
+    /// Printed by this program.
     Call(Call),
 }
 

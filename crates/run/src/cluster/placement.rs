@@ -33,7 +33,7 @@ pub fn placed(mut experiment: Experiment, name: &str, shape: Shape) -> (Experime
     (experiment, ranks)
 }
 
-/// What this machine found out about an experiment, on a cluster of this shape.
+/// Facts that this machine found about an experiment, changed to those of a cluster of this shape.
 pub fn facts_of(here: Facts, shape: Shape, ranks: u32) -> Facts {
     let gpu = |_| GpuFacts { name: "a GPU of the cluster".to_owned(), memory: UNKNOWN_GPU };
     let gpus = here.gpus.as_ref().map(|_| (0..shape.gpus_per_node).map(gpu).collect());

@@ -1,5 +1,5 @@
-//! How long before its end a job is told to save: what the cluster's table says, else what the
-//! saves of an earlier run took, else two minutes. Pure.
+//! Time before its end at which a job is told to save: from the cluster's table, else from the
+//! saves of an earlier run, else two minutes. Pure.
 
 use std::time::Duration;
 
@@ -11,32 +11,30 @@ pub(super) const DEFAULT: Duration = Duration::from_mins(2);
 /// The save of an earlier run of the experiment that took longest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongestSave {
-    /// How long it took.
     pub seconds: f64,
-    /// The run's id.
+    /// Id of that run.
     pub run: String,
 }
 
 impl LongestSave {
-    /// Time in which a job that is told to stop has saved: the step, or the batch of an evaluation,
-    /// comes to its end, and a save that is being written, before the last one begins.
+    /// Time that a job needs to stop and save: the step, or the batch of an evaluation, comes to
+    /// its end, and a save that is being written, before the last one begins.
     fn needs(&self) -> Duration {
         let minutes = (3.0 * self.seconds.clamp(0.0, 1e6) + 30.0) / 60.0;
         Duration::from_mins(minutes.ceil() as u64)
     }
 }
 
-/// How long before its end a job is told to save.
+/// Time before its end at which a job is told to save.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SaveTime {
-    /// So long.
     pub time: Duration,
-    /// What is to be said of it: where it comes from, or that it may be too short.
+    /// Line for the user: the origin of the time, or a warning that it may be too short.
     pub note: Option<String>,
 }
 
 impl SaveTime {
-    /// What `key` says, which is `set`, or what follows from the longest save that is known.
+    /// The value `set` of the key `key`, or what the longest known save needs.
     pub(super) fn of(
         key: &str,
         set: Option<values::Duration>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::config::kind::Wrong;
 pub(crate) use crate::terminal::shell_word as quoted;
 
-/// A path as a word.
+/// A path as a word of a shell script.
 pub(crate) fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
@@ -16,7 +16,7 @@ pub(crate) fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// What comes before the program: variables, then lines.
+/// Lines before the program: variables, then `setup`.
 pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]) -> String {
     let export = |(name, value): (&String, &String)| format!("export {name}={}\n", quoted(value));
     let exports: String = variables.iter().map(export).collect();
@@ -24,7 +24,7 @@ pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]
     exports + &setup.iter().map(line).collect::<String>()
 }
 
-/// What is wrong with the names of a kind's `environment`.
+/// Checks the names of a kind's `environment`.
 pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<Wrong> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -34,18 +34,18 @@ pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<Wrong> 
     Some(Wrong { key: "environment", with: &[], what: format!("`{name}` cannot name a variable") })
 }
 
-/// What is wrong with a text that must stay within one line of a script or of a command line.
+/// Checks a text that must stay within one line of a script or of a command line.
 pub(crate) fn wrong_line(key: &'static str, text: &str) -> Option<Wrong> {
     let what = || format!("{text:?} has a line break or another control character");
     text.contains(char::is_control).then(|| Wrong { key, with: &[], what: what() })
 }
 
-/// What a script does at SIGTERM.
+/// A script's reaction to SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtTerm {
-    /// Tells the program.
+    /// Passes it on to the program.
     PassOn,
-    /// Waits: the program is told by others.
+    /// Waits: others send it to the program.
     Wait,
 }
 

@@ -121,7 +121,7 @@ impl Slurm {
         SaveTime::of("stop_before", self.stop_before, longest)
     }
 
-    /// What is wrong with a time limit that comes before the warning of it.
+    /// Checks that the time limit is longer than the warning before it.
     fn too_short(&self, longest: Option<&LongestSave>) -> Option<String> {
         let time = self.time?;
         let stop = self.stop(longest);
@@ -181,7 +181,7 @@ impl Slurm {
         if job.workers().is_some() { 1 } else { self.nodes }
     }
 
-    /// What starts the ranks.
+    /// The command that starts the ranks.
     fn command(&self, job: &Job) -> String {
         let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
         let ddprun = line(&job.command(&text(&job.program), &text(&job.folder)));
@@ -198,7 +198,7 @@ impl Slurm {
         format!("srun {}{}{ddprun}", mpi.unwrap_or_default(), cpus.unwrap_or_default())
     }
 
-    /// How ranks of several machines meet.
+    /// Variables by which ranks of several machines meet.
     fn meeting(&self, job: &Job) -> String {
         if self.nodes_of(job) == 1 || self.mpi.is_some() {
             return String::new();
@@ -332,7 +332,7 @@ exit \"$code\"
     }
 }
 
-/// How an array stands whose tasks stand like this: "2 RUNNING, 1 PENDING (Resources)".
+/// The state of an array, from those of its tasks: "2 RUNNING, 1 PENDING (Resources)".
 fn together(tasks: Vec<State>) -> State {
     let is_over = tasks.iter().all(|task| task.is_over);
     let mut counts: Vec<(String, usize)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What was submitted: `logs/.jobs/KEY/job.json`, beside the job's script, experiment and output.
+//! Submitted jobs: `logs/.jobs/KEY/job.json`, beside the job's script, experiment and output.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use crate::cluster::Place;
 use crate::config::kind::Choice;
 use crate::files;
 
-/// In a job's folder.
+/// File in a job's folder.
 const FILE: &str = "job.json";
-/// In the folder of all runs; hidden, so that it is none of them.
+/// Folder beside the runs; hidden, so that it is not taken for one.
 const JOBS: &str = ".jobs";
-/// Version of the file's form.
+/// Format version of the file.
 pub const FORMAT: u32 = 1;
 
 /// A job that was submitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submitted {
     pub format: u32,
-    /// The engine's name of it.
+    /// Name that the engine gave to the job.
     pub id: String,
-    /// What the file of clusters calls the cluster.
+    /// Name of the cluster in the file of clusters.
     pub cluster: String,
-    /// The cluster as it was then: its table may change.
+    /// The cluster at the time of submission: its table may change.
     pub kind: Choice,
     /// Name of the experiment or of the sweep.
     pub name: String,
@@ -43,13 +43,13 @@ pub fn write(folder: &Path, job: &Submitted) -> Result<(), files::Error> {
     files::write_atomic(&folder.join(FILE), &serde_json::to_vec_pretty(job).unwrap_or_default())
 }
 
-/// Whether a program that is called with it takes it for a job's name, not for a flag.
+/// True if a program that is called with `id` takes it for a job's name, not for a flag.
 fn is_id(id: &str) -> bool {
     !id.is_empty() && !id.starts_with('-') && !id.contains(char::is_control)
 }
 
-/// All jobs of the runs in `logs`, oldest first. What cannot be read, or is not understood, is
-/// none.
+/// All jobs of the runs in `logs`, oldest first. Files that cannot be read, or have a newer format,
+/// are skipped.
 pub fn all(logs: &Path) -> Vec<(Place, Submitted)> {
     let entries = std::fs::read_dir(logs.join(JOBS)).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

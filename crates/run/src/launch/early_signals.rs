@@ -29,7 +29,7 @@ enum Stage {
     /// They end the program.
     Ending,
     /// They wait until the files that are being made are complete.
-    Waiting,
+    JoinWait,
     /// A run or a sweep listens to them.
     Over,
 }
@@ -76,7 +76,7 @@ pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::R
             match early.stage {
                 Stage::Ending => early.end(kind_of(signal)),
                 // Its flag is looked at when the wait is over.
-                Stage::Waiting => {}
+                Stage::JoinWait => {}
                 Stage::Idle | Stage::Over => return,
             }
         }
@@ -121,7 +121,7 @@ pub(crate) fn uninterrupted() -> Uninterrupted {
         if let Some(kind) = early.pending() {
             early.end(kind);
         }
-        early.stage = Stage::Waiting;
+        early.stage = Stage::JoinWait;
     }
     Uninterrupted(())
 }
@@ -131,7 +131,7 @@ impl Uninterrupted {
     #[expect(clippy::unused_self, reason = "only what is not interrupted may ask")]
     pub(crate) fn ends(&self) -> bool {
         let early = early();
-        early.stage == Stage::Waiting && early.pending().is_some()
+        early.stage == Stage::JoinWait && early.pending().is_some()
     }
 
     /// Ends the wait with files that are complete and stay; `remedy` is the command that uses them.
@@ -144,7 +144,7 @@ impl Uninterrupted {
 impl Drop for Uninterrupted {
     fn drop(&mut self) {
         let mut early = early();
-        if early.stage == Stage::Waiting {
+        if early.stage == Stage::JoinWait {
             early.stage = Stage::Ending;
             if let Some(kind) = early.pending() {
                 early.end(kind);

@@ -222,7 +222,7 @@ impl Failure {
     }
 
     /// Machines that have saved, to go on with one that had come back, and did not meet.
-    pub(super) fn of_meeting(run: &RunFolders, rank: Rank) -> Box<Self> {
+    pub(super) fn of_failed_rendezvous(run: &RunFolders, rank: Rank) -> Box<Self> {
         let message = "the machines did not meet again".to_owned();
         Box::new(Self::new(run, rank, message, vec![], ExitCode::Peer))
     }

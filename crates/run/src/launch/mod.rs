@@ -47,10 +47,10 @@ pub(crate) use foreign::local_rendezvous::{RankWait, RendezvousError};
 pub use foreign::mpi::{MpiJoinError, join_by_mpi, place_by_mpi};
 pub use join::join;
 pub(crate) use join::{FirstOfMachine, JoinError, join_within};
-pub(crate) use machines::greeting::NodeRendezvousError;
-pub use machines::meeting::NodeConfig;
+pub(crate) use machines::joining::NodeRendezvousError;
 pub use machines::node_rendezvous::{join_nodes, join_nodes_again};
 pub use machines::nodes::Nodes;
+pub use machines::rendezvous::NodeConfig;
 pub use messages::PreparedRun;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use messages::receive_both;

@@ -163,7 +163,7 @@ fn owned_or_joined(
     Ok(run)
 }
 
-/// Why the machines did not meet.
+/// The error page for machines that did not meet.
 pub fn apart(error: NodeRendezvousError<ErrorPage>) -> ErrorPage {
     let (code, help) = match error {
         NodeRendezvousError::Prepare(refusal) => return refusal,
@@ -191,7 +191,7 @@ pub fn apart(error: NodeRendezvousError<ErrorPage>) -> ErrorPage {
     ErrorPage::of(code, &error).help(help)
 }
 
-/// The refusal of a rank that does not find its group.
+/// The error page for a rank that does not find its group.
 pub fn no_place<E: fmt::Display>(error: &JoinError<E>) -> ErrorPage {
     let code = match error {
         JoinError::Prepare(_)
@@ -221,7 +221,7 @@ pub fn no_place<E: fmt::Display>(error: &JoinError<E>) -> ErrorPage {
     ErrorPage::new(code, format!("error: {error}{why}"))
 }
 
-/// Whether the system has no thread, descriptor or memory left for us.
+/// True if the system has no thread, descriptor or memory left.
 fn is_lack(error: &io::Error) -> bool {
     let lacks = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
     error.raw_os_error().is_some_and(|errno| lacks.contains(&errno))

@@ -42,7 +42,7 @@ pub fn refuse_other_files(path: &Path) -> Result<(), ErrorPage> {
     Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
-/// What a file is that is no experiment, and what to do with it.
+/// The kind of a file that is no experiment, and a remedy.
 fn kind_of(path: &Path) -> Option<(&'static str, String)> {
     let ending = data::unpacked(path).extension().unwrap_or_default();
     let ending = ending.to_string_lossy().to_lowercase();
@@ -81,7 +81,7 @@ fn begins_with(path: &Path, all: &[&[u8]]) -> bool {
     read.is_ok() && all.iter().any(|magic| first.starts_with(magic))
 }
 
-/// Whether the first lines of a file are no text, or have neither keys nor tables.
+/// True if the first lines of a file are no text, or have neither keys nor tables.
 fn holds_no_keys(path: &Path) -> bool {
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! [`Loaded`] -> [`Prepared`]: what this machine and the data are, and the plan that follows.
+//! [`Loaded`] -> [`Prepared`]: facts about this machine and the data, and the plan that follows.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Prepared {
     }
 }
 
-/// What started this process, and how many machines take part.
+/// The role that this process was started in, and the number of machines.
 pub type Origin<'a> = (&'a Role, u32);
 
 /// A parent on the only machine.
@@ -95,8 +95,8 @@ pub fn prepare(
     prepare_new(load(path, changes, kinds)?, origin, kinds)
 }
 
-/// Decides everything about a loaded experiment that begins, and looks at the weights that it starts
-/// from.
+/// Decides everything about a loaded experiment that begins, and looks at the weights that it
+/// starts from.
 pub(crate) fn prepare_new(
     loaded: Loaded,
     origin: Origin<'_>,
@@ -140,8 +140,8 @@ pub fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource>, Erro
     Ok(built.map(Arc::from)?)
 }
 
-/// Looks at the machine and counts the data. `found` is what a run found out when it began, with
-/// which it goes on.
+/// Looks at the machine and counts the data. `found` are the options that a run found out when it
+/// began, with which it goes on.
 pub fn measure(
     loaded: &Loaded,
     (role, nodes): Origin<'_>,
@@ -203,7 +203,7 @@ fn problem_of_key(loaded: &Loaded, error: &data::Error) -> Option<(ExitCode, Pro
     Some((code, problem.into()))
 }
 
-/// The path that is not what it should be.
+/// The path that is missing, or is not a folder.
 fn path_of(error: &data::Error) -> Option<&Path> {
     match error {
         data::Error::Missing { path, .. } | data::Error::NotAFolder { path, .. } => Some(path),
@@ -217,7 +217,7 @@ fn key_of(options: &Options, path: &Path) -> Option<String> {
     options.iter().find(|(_, value)| is_it(value)).map(|(key, _)| format!("data.{key}"))
 }
 
-/// What was probably meant by a path that does not exist.
+/// Suggests a similar name for a path that does not exist.
 fn meant(error: &data::Error) -> Option<String> {
     let data::Error::Missing { what, path, .. } = error else { return None };
     let near = neighbour(path, what.contains("folder"))?;
@@ -254,7 +254,7 @@ fn mpi(asked: &str, nodes: u32, kinds: &Kinds) -> Option<MpiFacts> {
     })
 }
 
-/// What the loss compares with.
+/// The targets that the loss compares with.
 pub fn targets(loaded: &Loaded, kinds: &Kinds) -> Result<Targets, ErrorPage> {
     let facts = kinds.loss(&chosen_loss(loaded));
     let facts = facts.map_err(|what| loaded.problem("loss.name", what))?;

@@ -2,8 +2,8 @@
 //! meant.
 //!
 //! Its weights are taken, or their averages where the run kept some, as `ddprun eval` does; and the
-//! options of its model that the experiment leaves out. What the experiment stores is the folder of
-//! one step, so that it means the same checkpoint later.
+//! options of its model that the experiment leaves out. The experiment stores the folder of one
+//! step, so that it means the same checkpoint later.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::user_error::{ErrorPage, UserError};
 
 const KEY: &str = "model.pretrained";
 
-/// Why there is no such checkpoint, and what to do about it.
+/// A checkpoint that does not exist, with a remedy.
 struct NotFound {
     what: String,
     help: Option<String>,
@@ -182,7 +182,7 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<TrainedCheckpoint>, NotF
     }))
 }
 
-/// A refusal as the words of a problem.
+/// Splits an error page into problem and help.
 fn in_words(refusal: &ErrorPage) -> NotFound {
     let page = refusal.page();
     let page = page.trim_start_matches("error: ");

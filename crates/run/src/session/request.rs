@@ -1,8 +1,8 @@
 //! The run that is asked for: a new one, one that is resumed, or the one that this launch had begun
 //! before its launcher started the ranks again.
 //!
-//! `launch.json` of a run names its launches, and hashes what was asked for. A launcher's first attempt
-//! always begins a new run.
+//! `launch.json` of a run names its launches, and hashes what was asked for. A launcher's first
+//! attempt always begins a new run.
 
 use std::path::{Path, PathBuf};
 
@@ -23,8 +23,8 @@ use crate::session::run_folder::{
 };
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// The run to start for the experiment at `path`: the one that this launch had begun before its launcher
-/// started it again, or else a new one.
+/// The run to start for the experiment at `path`: the one that this launch had begun before its
+/// launcher started it again, or else a new one.
 pub fn new_or_relaunched(
     path: &Path,
     changes: &[String],
@@ -59,8 +59,8 @@ impl RunRequest {
     }
 
     /// Makes the run's folders, or takes possession of those of the run that is resumed: of the run
-    /// with the id `continued`, if this is node 0 and the other machines go on with that one. Its folder
-    /// then names this launch.
+    /// with the id `continued`, if this is node 0 and the other machines go on with that one. Its
+    /// folder then names this launch.
     pub(crate) fn open(&self, continued: Option<&str>) -> Result<OwnedRun, ErrorPage> {
         let run = match (continued, &self.resumed) {
             (Some(id), resumed) => self.continued(id, resumed.as_ref())?.own(&self.prepared),
@@ -94,13 +94,14 @@ impl RunRequest {
         Ok(run)
     }
 
-    /// What to do about data other than those that the run began with.
+    /// Policy for data that differ from those that the run began with.
     pub fn other_data(&self) -> OtherData {
         self.resumed.as_ref().map_or(OtherData::Refused, |run| run.data)
     }
 }
 
-/// Prints warnings about a plan, once for all ranks of a machine. Rank 0 records those about the data.
+/// Prints warnings about a plan, once for all ranks of a machine. Rank 0 records those about the
+/// data.
 fn warn_about(Prepared { plan, facts, .. }: &Prepared) {
     let warnings = plan.warnings(facts, &Memory::of(plan, None));
     let is_own = |warning: &&String| facts.local_rank == 0 && !plan.data.notes.contains(warning);
@@ -190,7 +191,7 @@ fn relaunched(
     }
 }
 
-/// Says it once for all ranks of a launcher.
+/// Prints a line once for all ranks of a launcher.
 fn say((role, _): Origin<'_>, words: &str) {
     if !matches!(role, Role::Foreign(place) if !place.rank.is_first()) {
         to_stderr(words);
@@ -254,8 +255,8 @@ fn experiment_hash(loaded: &Loaded) -> Result<String, ErrorPage> {
     Ok(blake3::hash(written(&experiment)?.as_bytes()).to_hex().to_string())
 }
 
-/// The launches of all runs below `logs`, by their folders, oldest first. Files that cannot be read, or
-/// have a newer format, are skipped.
+/// The launches of all runs below `logs`, by their folders, oldest first. Files that cannot be
+/// read, or have a newer format, are skipped.
 fn launch_records(logs: &Path) -> impl Iterator<Item = (PathBuf, LaunchRecord)> + use<> {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -21,7 +21,7 @@ use crate::session::run_folder::{
 use crate::sweep::{self, State, Trial};
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What to do where the checkpoints of a run are gone.
+/// Policy for a run whose checkpoints are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingCheckpoints {
     /// Refuse, and say where they were looked for.
@@ -36,11 +36,11 @@ pub struct ResumedRun {
     pub folders: RunFolders,
     pub data: OtherData,
     pub gone: MissingCheckpoints,
-    /// Whether it goes on from its newest checkpoint or not at all.
+    /// True if it goes on from its newest checkpoint or not at all.
     pub strict: bool,
 }
 
-/// What is left of the checkpoints that a run has written.
+/// Checkpoints that a run has written and still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointHistory {
     /// There are some.
@@ -82,7 +82,7 @@ impl ResumedRun {
         Ok(run)
     }
 
-    /// Whether the run has nothing to go on from; refused where it should have.
+    /// True if the run has no checkpoint to go on from; an error if it should have one.
     fn begins_anew(&self, total_steps: u64) -> Result<bool, ErrorPage> {
         let folder = self.folders.checkpoints.display();
         let refuse = |code, what: &str, help: &str| {
@@ -120,7 +120,7 @@ impl ResumedRun {
     }
 }
 
-/// What the folders of a run tell of its checkpoints.
+/// Reads the folders of a run for traces of its checkpoints.
 fn checkpoint_history(run: &RunFolders) -> Result<CheckpointHistory, ErrorPage> {
     let folder = &run.checkpoints;
     let found = checkpoint::all(folder);
@@ -155,7 +155,7 @@ fn checkpoint_history(run: &RunFolders) -> Result<CheckpointHistory, ErrorPage> 
     Ok(if is_silent { unsaved } else { CheckpointHistory::Unknown })
 }
 
-/// Whether a checkpoint had been written since the run last began at its first step.
+/// True if a checkpoint had been written since the run last began at its first step.
 fn had_saved(events: &[Stamped]) -> bool {
     events.iter().fold(false, |saved, stamped| match &stamped.event {
         Event::Started(started) => started.resumed_from > 0,
@@ -191,12 +191,12 @@ fn set_aside(logs: &Path) -> Result<Option<String>, files::Error> {
     Ok(Some(folder.display().to_string()))
 }
 
-/// Whether a table has more than its header.
+/// True if a table has more than its header.
 fn has_rows(bytes: &[u8]) -> bool {
     bytes.split(|&byte| byte == b'\n').filter(|row| !row.is_empty()).nth(1).is_some()
 }
 
-/// What changes the stored experiment beside the words of a command line.
+/// Source of changes to the stored experiment beside the words of a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
     /// `DDPRUN_*` variables: a user resumes.
@@ -247,7 +247,7 @@ pub fn resumed(
     Ok(prepared)
 }
 
-/// Says that this processor multiplies bf16 numbers in another way than the run's, if it does.
+/// A line for a processor that multiplies bf16 numbers in another way than the run's.
 fn other_bf16(before: &Plan, now: &Plan) -> Option<String> {
     let way = |found: Option<Bf16Instructions>| {
         found.map_or("rounded fp32".to_owned(), |found| found.to_string())
@@ -325,7 +325,7 @@ pub(crate) fn refuse_shorter(
     least(done).map_or(Ok(()), |(key, least)| Err(too_short(key, least, done, steps_per_epoch)))
 }
 
-/// Those of the changed keys that end a run after a number of steps.
+/// The changed keys that end a run after a number of steps.
 fn lengths(changed: &[Change]) -> impl Iterator<Item = &str> {
     let keys = changed.iter().map(|change| change.key.as_str());
     keys.filter(|key| LENGTHS.contains(key))
@@ -357,7 +357,7 @@ fn too_short(key: &str, least: u64, done: u64, steps_per_epoch: u64) -> ErrorPag
     ErrorPage::new(ExitCode::Refused, page)
 }
 
-/// Says how another length moves the learning rate of a run that has a past, if it does.
+/// A line for a run that goes on with another length, if that moves its learning rate.
 pub(crate) fn moved_lr(
     description: &StoredRun,
     changed: &[Change],

@@ -1,7 +1,8 @@
-//! What a run's folder keeps of its starts, and where its paths begin.
+//! The files of each start in a run's folder, and the folder that paths are relative to.
 //!
 //! ```text
-//! experiment.toml  run.json    resolved.toml    data.json      the first start: as asked, as decided, as found
+//! experiment.toml  run.json    resolved.toml    data.json      the first start: as asked, as
+//! decided, as found
 //!                  run.2.json  resolved.2.toml  (data.2.json)  the next one that changed something
 //! ```
 
@@ -25,7 +26,7 @@ use crate::session::prepare::Prepared;
 use crate::sweep;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// What a run does about data other than those that it began with.
+/// Policy for data that differ from those that a run began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherData {
     /// It does not go on.
@@ -39,7 +40,7 @@ pub enum OtherData {
 /// Folders of a run that this process alone may write.
 pub struct OwnedRun {
     pub folders: RunFolders,
-    /// Whether the run was begun before.
+    /// True if the run was begun before.
     pub is_resumed: bool,
     /// Writes `environment.json` while the ranks start.
     environment: Option<JoinHandle<()>>,
@@ -53,7 +54,7 @@ impl OwnedRun {
         Self { folders, is_resumed: false, environment: None, _lock: None }
     }
 
-    /// What its ranks are to do.
+    /// The run as its ranks receive it.
     pub(crate) fn for_ranks(&self, plan: Plan) -> PreparedRun {
         PreparedRun { plan, folders: self.folders.clone(), resume: self.is_resumed }
     }
@@ -194,8 +195,8 @@ pub(crate) fn join_run(
     Ok(OwnedRun::of_another(folders))
 }
 
-/// What this start writes down; generated data are there when it returns. A run that goes on does
-/// so with the data that it began with, unless `other` are accepted.
+/// Collects what this start writes down, after generating data if the experiment asks for it. A run
+/// that goes on does so with the data that it began with, unless `other` are accepted.
 fn begin<'a>(
     folders: &RunFolders,
     prepared: &'a Prepared,
@@ -221,8 +222,8 @@ pub fn written(experiment: &Experiment) -> Result<String, ErrorPage> {
     config::resolved(experiment).map_err(|error| ErrorPage::of(ExitCode::Bug, &error))
 }
 
-/// What differs between the data of now and those that the run in `logs` was begun with, as far as
-/// both are known. Generated data are there when it returns.
+/// Returns the differences between the present data and those that the run in `logs` began with, as
+/// far as both are known. Generates data if the experiment asks for it.
 pub fn other_data(logs: &Path, prepared: &Prepared) -> Vec<String> {
     let now = || {
         generate(prepared).ok()?;
@@ -267,7 +268,7 @@ pub fn unwritable(error: files::Error) -> ErrorPage {
     ErrorPage::of(code, &error).help(help)
 }
 
-/// As [`unwritable`], of a run that goes on: it stays in its folders.
+/// [`unwritable`] for a run that goes on: it stays in its folders.
 pub(crate) fn unwritable_run(error: files::Error) -> ErrorPage {
     if matches!(error, files::Error::InUse { .. } | files::Error::Io { operation: "lock", .. }) {
         return unwritable(error);
@@ -283,8 +284,8 @@ pub(crate) fn unwritable_run(error: files::Error) -> ErrorPage {
     ErrorPage::of(ExitCode::Storage, &error).help(help)
 }
 
-/// Refuses checkpoints that are not this run's: its logs may be a copy, and their description, which
-/// may have come from somebody else, may name any folder.
+/// Refuses checkpoints that are not this run's: its logs may be a copy, and their description,
+/// which may have come from somebody else, may name any folder.
 pub(crate) fn refuse_checkpoints_of_others(run: &RunFolders) -> Result<(), ErrorPage> {
     let whole = (run.logs.canonicalize().ok()).zip(run.checkpoints.canonicalize().ok());
     let Some((logs, checkpoints)) = whole.filter(|(logs, checkpoints)| logs != checkpoints) else {
@@ -326,7 +327,7 @@ pub fn stored_experiment(run: &RunFolders) -> Result<(PathBuf, String), ErrorPag
     }
 }
 
-/// What a start writes down.
+/// Contents of the files that a start writes.
 pub(crate) struct Start<'a> {
     /// The experiment's file.
     pub(crate) source: &'a Path,
@@ -379,7 +380,8 @@ pub(crate) fn compare_data(
     Ok(())
 }
 
-/// Why weights that were trained as in `then` do not fit into the model of `now`.
+/// Returns the reason why weights trained with the plan `then` do not fit the model of `now`, if
+/// any.
 pub fn another_model(now: &Plan, then: &Plan) -> Option<String> {
     let (now, then) = (&now.model, &then.model);
     let differ = |now: String, then: String| {
@@ -393,7 +395,7 @@ pub fn another_model(now: &Plan, then: &Plan) -> Option<String> {
         .or_else(|| differ(target(now), target(then)))
 }
 
-/// Writes down what a start of the run is, if that differs from what the start before it wrote.
+/// Writes the files of a start, if they differ from those of the start before it.
 pub(crate) fn describe(run: &RunFolders, start: &Start<'_>) -> Result<(), files::Error> {
     let newest = newest_start(&run.logs);
     let path = |name: &str| of_start(&run.logs, name, newest + 1);
@@ -444,7 +446,7 @@ fn id_at(time: jiff::Timestamp, random: u64) -> String {
     format!("{}-{fraction:03x}{:03x}", time.strftime("%Y%m%d-%H%M%S"), random & 0xfff)
 }
 
-/// What a start may have written before it was killed, besides files whose names begin with a dot.
+/// Files of a start that was killed early, besides those whose names begin with a dot.
 const EARLY_FILES: [&str; 4] = ["experiment.toml", DATA, DESCRIPTION, ENVIRONMENT];
 /// A start has locked its folder long before it is as old as this.
 const GRACE_PERIOD: Duration = Duration::from_mins(1);
@@ -462,7 +464,7 @@ fn remove_incomplete_starts(plan: &Plan) {
     }
 }
 
-/// Whether a start left `folder` before it had described its run. One that is under way has locked
+/// True if a start left `folder` before it had described its run. One that is under way has locked
 /// it, or is young.
 fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
     // Written last.

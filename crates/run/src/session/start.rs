@@ -1,5 +1,5 @@
-//! A start of ranks: as their launcher on this machine or on one of several, or as one of them under
-//! a foreign launcher.
+//! A start of ranks: as their launcher on this machine or on one of several, or as one of them
+//! under a foreign launcher.
 
 use std::fmt;
 use std::time::Duration;
@@ -121,7 +121,7 @@ fn foreign(
     Ok(take_part(membership, run, kinds))
 }
 
-/// Says that the launcher's number of ranks counts, and not the experiment's.
+/// Prints that the launcher's number of ranks counts, and not the experiment's.
 fn say_overridden(place: &Foreign, prepared: &Prepared) {
     let (devices, world) = (&prepared.loaded.experiment.distributed.devices, place.world.get());
     if let Some(devices) = devices.count().filter(|devices| *devices != world) {
@@ -135,7 +135,8 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
     }
 }
 
-/// How many shards "auto" is, where several machines or a launcher decide how many ranks there are.
+/// A line about `distributed.shards = "auto"`, for several machines or a launcher, which decide the
+/// number of ranks.
 fn shards_of_world(prepared: &Prepared) -> Option<String> {
     let shards = prepared.plan.batch.shards.get();
     let is_auto = prepared.loaded.experiment.distributed.shards == Auto::Auto;

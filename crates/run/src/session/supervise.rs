@@ -1,4 +1,4 @@
-//! A run's ranks, from their start to the run's last words: as the parent of all, or as one of
+//! A run's ranks, from their start to the run's last output: as the parent of all, or as one of
 //! them.
 
 use std::path::Path;
@@ -34,11 +34,11 @@ impl Launched {
     }
 }
 
-/// What this process was to the ranks.
+/// The end of the ranks, and the role of this process.
 enum How {
-    /// The parent of those of this machine.
+    /// The parent of the ranks of this machine.
     Watched { ended: Result<launch::Ended, Box<launch::Failure>>, node: u32 },
-    /// One of them, which only its launcher watched.
+    /// A rank, which only its launcher watched.
     TookPart { rank: Rank, outcome: worker::Outcome },
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn watch(
     Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
 }
 
-/// What ranks execute; with `--json` they say what they record.
+/// The program of the ranks; with `--json` they send the events that they record.
 pub fn program() -> Result<Program, ErrorPage> {
     let program = Program::this().map_err(|error| ErrorPage::of(ExitCode::Resource, &error))?;
     Ok(if is_json() { program.telling_events() } else { program })
@@ -86,11 +86,11 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
     Launched { plan, run, how: How::TookPart { rank, outcome }, sample_tokens: None }
 }
 
-/// Completes the records of the run, and says how it ended.
+/// Completes the records of the run, and returns its exit code.
 ///
 /// # Errors
 ///
-/// Why it failed.
+/// The failure of the run.
 pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
     let Launched { plan, run, how, .. } = launched;
     let code = match how {
@@ -132,7 +132,7 @@ pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
     Ok(code)
 }
 
-/// The exit code, or the block of a failure with what was `saved`.
+/// The exit code, or the failure with the checkpoint that was `saved`.
 fn blocked(
     ended: Result<launch::Ended, Box<launch::Failure>>,
     saved: impl FnOnce() -> String,
@@ -157,7 +157,7 @@ pub fn clear(folders: &RunFolders) {
     }
 }
 
-/// Says what the parent sees and no rank can say.
+/// Prints notes of the parent that no rank can print.
 fn announce(note: &Note, stream: Option<&JsonStream>) {
     let Some(words) = words(note) else { return };
     if let Some(stream) = stream {
@@ -184,7 +184,7 @@ fn words(note: &Note) -> Option<String> {
             let cause = failed(cause.rank, &cause.message);
             format!("restart {attempt} of {of}{wait}, from the newest checkpoint: {cause}")
         }
-        Note::Meeting { words } => words.clone(),
+        Note::Rendezvous { words } => words.clone(),
         Note::Shrunk { size, cause } => {
             let samples = if size.get() == 1 { "sample" } else { "samples" };
             format!(
@@ -204,7 +204,7 @@ fn words(note: &Note) -> Option<String> {
     })
 }
 
-/// What became of a rank: "rank 1 was killed by SIGKILL", "rank 1 failed: ..." in its own words.
+/// The end of a rank in words: "rank 1 was killed by SIGKILL", "rank 1 failed: ...".
 fn failed(rank: Rank, message: &str) -> String {
     if message.starts_with(&format!("rank {rank} ")) {
         return message.to_owned();

@@ -1,5 +1,4 @@
-//! A loader as the engine wants it: batch after batch, with what could not be read kept for a
-//! warning.
+//! Batches of a loader for the engine, with unreadable samples collected for a warning.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +20,11 @@ pub(crate) const MAX_NAMED_SAMPLES: usize = 10;
 pub(crate) struct Feed {
     source: Source,
     unreadable: Vec<Unreadable>,
-    /// Whether the training thread waits for a batch.
+    /// True while the training thread waits for a batch.
     is_waiting: Arc<AtomicBool>,
 }
 
-/// Where batches come from.
+/// Origin of batches.
 enum Source {
     Loader(Loader),
     #[cfg(feature = "cuda")]

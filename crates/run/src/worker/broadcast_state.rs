@@ -1,4 +1,4 @@
-//! Several machines: rank 0 alone reads checkpoints, and hands what it read to the others.
+//! Broadcasts from rank 0: over several machines it alone reads checkpoints.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ struct Outline {
     parameters: Vec<ParameterOutline>,
 }
 
-/// What there is of a parameter.
+/// Shapes of the state of a parameter.
 #[derive(Serialize, Deserialize)]
 struct ParameterOutline {
     /// Names and shapes of the optimizer's state tensors.
@@ -24,8 +24,7 @@ struct ParameterOutline {
     average: usize,
 }
 
-/// What rank 0 has of `restored`, on every rank. Parameters and buffers are another matter
-/// (`Engine::new` shares them).
+/// Returns rank 0's `restored` on every rank. Parameters and buffers are shared by `Engine::new`.
 pub(crate) fn share(
     collective: &dyn Collective,
     restored: Option<(TrainState, Vec<ParameterState>)>,
@@ -49,7 +48,7 @@ pub(crate) fn share(
     Ok(Some((state, states)))
 }
 
-/// What rank 0 has here, on every rank.
+/// Returns rank 0's value on every rank.
 pub(crate) fn told<T: Serialize + DeserializeOwned>(
     collective: &dyn Collective,
     mine: &T,

@@ -155,7 +155,7 @@ fn end_together(link: &Link, collective: &Arc<dyn Collective>) {
     });
 }
 
-/// What the first rank of the run writes.
+/// Settings of the recorder of rank 0.
 fn logger_settings(
     engine: &mut Engine,
     plan: &Plan,
@@ -196,7 +196,7 @@ fn described(logs: &Path) -> (Map<String, Value>, Vec<String>) {
     (config.and_then(|config| config.as_object().cloned()).unwrap_or_default(), tags)
 }
 
-/// Starts what writes this rank's checkpoints.
+/// Starts the writer of this rank's checkpoints.
 fn start_writer(
     plan: &Plan,
     run: &RunFolders,
@@ -212,7 +212,7 @@ fn start_writer(
     Ok(Writer::start(destination, &snapshot)?)
 }
 
-/// What a checkpoint made now would hold.
+/// The contents of a checkpoint made now.
 pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
     let params = engine.params();
     let optimizer_state = engine.optimizer_state();
@@ -307,7 +307,7 @@ fn whiten(
     Ok(whitening.apply(params, name).map_err(failed)?)
 }
 
-/// What an earlier start has left to do of its last step.
+/// The part of its last step that an earlier start left undone.
 fn unfinished(state: &TrainState) -> Option<Unfinished> {
     state.left.map(|left| Unfinished {
         evaluations: u64::from(state.evaluated_at == state.step),

@@ -1,4 +1,4 @@
-//! Where a rank computes: the CPU, or the GPU that the plan gives it.
+//! The device of a rank: the CPU, or the GPU that the plan gives it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::transport::Peer;
 use crate::units::Rank;
 use crate::worker::Error;
 
-/// What a rank was given to join its group with.
+/// Descriptors with which a rank joins its group.
 #[derive(Default)]
 pub(crate) struct GroupHandles {
     /// The memory that ranks of one machine share.
@@ -27,7 +27,7 @@ pub(crate) struct GroupHandles {
 
 /// The device of a rank, open.
 pub(crate) struct RankDevice {
-    /// Where its parameters are.
+    /// Device of its parameters.
     pub(crate) device: Device,
     rank: Rank,
     #[cfg(feature = "cuda")]

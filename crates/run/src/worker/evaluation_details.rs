@@ -1,5 +1,5 @@
-//! What an evaluation found out beside its metrics: class by class, which classes are taken for
-//! which, and the samples that the model is most wrong about.
+//! Details of an evaluation beside its metrics: scores per class, the confusion matrix, and the
+//! samples with the largest losses.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::plan::{Plan, TargetColumn};
 /// Samples that are named.
 pub(crate) const MAX_WORST_SAMPLES: usize = 20;
 
-/// What an evaluation found out about one part of the data.
+/// Details of an evaluation on one part of the data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Details {
     /// `val` or `test`.
@@ -31,18 +31,17 @@ pub struct Details {
     pub worst: Vec<WorstSample>,
 }
 
-/// What became of the samples of one class.
+/// Scores of one class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassDetails {
-    /// Its name.
     pub class: String,
-    /// Samples that have it.
+    /// Samples of the class.
     pub samples: u64,
-    /// Share of what was found that is right.
+    /// Share of samples taken for this class that belong to it.
     pub precision: f64,
-    /// Share of what is there that was found.
+    /// Share of samples of this class that were taken for it.
     pub recall: f64,
-    /// Their harmonic mean.
+    /// Harmonic mean of precision and recall.
     pub f1: f64,
     /// Area under the receiver operating characteristic, against all other classes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,14 +51,14 @@ pub struct ClassDetails {
     pub average_precision: Option<f64>,
 }
 
-/// How far off a number to predict is.
+/// Errors of a number to predict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetDetails {
-    /// What the data call it.
+    /// Name in the data.
     pub target: String,
-    /// Mean absolute error, in its unit.
+    /// Mean absolute error, in the unit of the data.
     pub mae: f64,
-    /// Root of the mean squared error, in its unit.
+    /// Root of the mean squared error, in the unit of the data.
     pub rmse: f64,
     /// Share of its variance that is explained.
     pub r2: f64,
@@ -68,7 +67,7 @@ pub struct TargetDetails {
 /// A sample that the model is wrong about.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorstSample {
-    /// Its file, or its place in one.
+    /// File of the sample, or its place in one.
     pub sample: String,
     pub loss: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +78,7 @@ pub struct WorstSample {
 }
 
 impl Details {
-    /// What `found` says of the samples of `data`.
+    /// The details of the evaluation `found` on `data`.
     pub fn of(
         plan: &Plan,
         split: Split,
@@ -120,7 +119,6 @@ fn unquoted(name: &str) -> String {
     }
 }
 
-/// Of each number that has a name.
 fn by_target(plan: &Plan, kept: &MetricState) -> Vec<TargetDetails> {
     let columns = plan.data.target_columns.iter().zip(of_targets(kept));
     let details = |(column, errors): (&TargetColumn, Errors)| TargetDetails {

@@ -1,4 +1,4 @@
-//! Why a rank failed, and with which exit code.
+//! Errors of a rank, with their exit codes and remedies.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::record;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
 
-/// What CUDA's driver, cuBLAS, cuDNN and cuRAND call the lack of memory.
+/// Names of a lack of memory in the errors of CUDA's driver, cuBLAS, cuDNN and cuRAND.
 const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_ALLOCATION_FAILED"];
 
 /// A failure of one rank.
@@ -68,14 +68,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a panicking thread said.
+    /// An error with the message of a panic.
     pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
         Self::Panic(text.unwrap_or_else(|| "a thread panicked".into()))
     }
 
-    /// Whether memory ran out: a device's driver says so in a tensor operation, or a library of
+    /// True if memory ran out: a device's driver says so in a tensor operation, or a library of
     /// CUDA when it is opened or wants work memory. (An allocation in main memory that is denied
     /// aborts the process, which its parent sees.)
     pub(crate) fn is_out_of_memory(&self) -> bool {
@@ -91,7 +91,7 @@ impl Error {
         NO_MEMORY.iter().any(|name| words.contains(name))
     }
 
-    /// Whether another rank is the cause.
+    /// Blames this rank or another one.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Collective(_)
@@ -182,7 +182,7 @@ impl UserError for Error {
     }
 }
 
-/// What to do where something cannot be written.
+/// Remedy if a file cannot be written.
 const MORE_ROOM: &str = "make room, or move the folder and leave a link (`ln -s`) in its place; \
                          then `ddprun resume`";
 

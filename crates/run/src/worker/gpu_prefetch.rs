@@ -33,7 +33,7 @@ pub fn batches_of(
 pub(super) struct Ahead {
     coming: Option<Receiver<Result<InFlight, Error>>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether the training thread waits for a batch.
+    /// True while the training thread waits for a batch.
     is_waiting: Arc<AtomicBool>,
 }
 

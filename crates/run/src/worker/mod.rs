@@ -1,5 +1,5 @@
-//! One rank from its first breath to its exit code: the only place where the pieces of a rank are
-//! put together.
+//! One rank from its start to its exit code: the only place where the pieces of a rank are put
+//! together.
 
 #[cfg(feature = "cuda")]
 pub mod gpu_prefetch;
@@ -64,16 +64,16 @@ pub(crate) struct RankRun {
     collective: Arc<dyn Collective>,
     source: Box<dyn DataSource>,
     splits: Splits,
-    /// Of a policy.
+    /// Absent unless a policy is trained.
     eyes: Option<ObservationPreprocessor>,
-    /// Of training samples that are drawn.
+    /// Absent unless training samples are drawn by weight.
     odds: Option<SampleWeights>,
-    /// Rank 0's.
+    /// Present on rank 0.
     writer: Option<checkpoint::Writer>,
     logger: RankLogger,
     link: Arc<Link>,
     clock: Clock,
-    /// By the starts before this one.
+    /// Time spent by the starts before this one.
     spent_before: Duration,
     epoch_clock: Clock,
     /// Since the last recorded step, without evaluations and saves.
@@ -82,17 +82,17 @@ pub(crate) struct RankRun {
     samples: u64,
 }
 
-/// What this rank's signals, its launcher and (on rank 0) its clock ask for.
+/// Requests to stop by this rank's signals, its launcher and (on rank 0) its clock.
 pub(crate) struct StopRequests {
     link: Arc<Link>,
-    /// Of this start.
+    /// Time since this start.
     clock: Clock,
-    /// What the starts before this one left of the time for the run.
+    /// Time that earlier starts have left for the run.
     left: Option<Duration>,
 }
 
 impl StopRequests {
-    /// The strongest of them.
+    /// Returns the strongest request.
     pub(crate) fn now(&self) -> Option<Stop> {
         let is_late = |left: Duration| self.clock.seconds() >= left.as_secs_f64();
         let is_over = self.left.is_some_and(is_late);
@@ -101,11 +101,10 @@ impl StopRequests {
     }
 }
 
-/// How a rank's process ends.
+/// The end of a rank's process.
 pub struct Outcome {
-    /// The process's exit code.
     pub code: ExitCode,
-    /// What went wrong, if anything did; the launcher knows it already.
+    /// The error, if any; the launcher knows it already.
     pub failure: Option<ErrorReport>,
 }
 
@@ -141,7 +140,7 @@ pub fn run(membership: Membership, listener: Option<Listener>, kinds: &Kinds) ->
     }
 }
 
-/// What can be done, with the run in the commands that it names.
+/// Adds the name of the run to the commands in `help`.
 fn of_run(help: &str, logs: &Path) -> String {
     help.replace("`ddprun resume", &format!("`ddprun resume {}", RunFolders::word(logs)))
 }
@@ -201,8 +200,8 @@ pub fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 }
 
 /// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
-/// parts of the data, in this process alone. `progress` hears how many of how many batches of a part
-/// are done.
+/// parts of the data, in this process alone. `progress` hears how many of how many batches of a
+/// part are done.
 pub fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
@@ -225,7 +224,7 @@ pub fn sample(
     on_large_stack(|| sample::sample(plan, opened, kinds, prompt, asked))
 }
 
-/// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start,
+/// Runs the policy of the checkpoint `opened` for `episodes` simulated episodes from one start,
 /// drawn for `seed`, in this process alone; `None` if there is no simulation of its data.
 pub fn roll_out(
     plan: &Plan,
@@ -254,8 +253,8 @@ impl RankRun {
         Ok(self.logger.record(event)?)
     }
 
-    /// Tells the parent that this rank waits for the others from now on, so that it is not taken for
-    /// the one that hangs.
+    /// Tells the parent that this rank waits for the others from now on, so that it is not taken
+    /// for the one that hangs.
     fn report_waiting(&self) {
         self.link.progress(self.engine.state().step, Phase::Reducing);
     }

@@ -1,5 +1,5 @@
-//! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to
-//! their own log.
+//! The log of a rank: rank 0 writes to the terminal and the run's files, the others to a log of
+//! their own.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::record::{
 };
 use crate::units::Rank;
 
-/// Hears what a run records, as `events.jsonl` has it.
+/// Receives the events that a run records, as `events.jsonl` has them.
 #[derive(Clone)]
 pub struct Listener(Arc<dyn Fn(Map<String, Value>) + Send + Sync>);
 
@@ -50,24 +50,24 @@ impl OpenSink for Listener {
     }
 }
 
-/// Where a rank's events go.
+/// Destination of a rank's events.
 pub(crate) enum RankLogger {
-    /// Rank 0's.
+    /// The recorder of rank 0.
     First(Box<Recorder>),
-    /// Any other rank's.
+    /// The log of another rank.
     Other {
         /// `rank-N.log`
         log: RankLog,
-        /// What lines need to know of the run.
+        /// Facts about the run that lines need.
         context: Context,
     },
 }
 
-/// What the first rank of a run writes.
+/// Settings of the recorder of rank 0.
 pub(crate) struct LoggerSettings {
     /// The part of the run that begins.
     pub(crate) start: SinkStart,
-    /// What is written beside the history.
+    /// Sinks beside the history.
     pub(crate) sinks: Vec<NamedSink>,
 }
 
@@ -113,7 +113,6 @@ impl RankLogger {
         }
     }
 
-    /// Says it.
     pub(crate) fn record(&mut self, event: &Event) -> Result<(), Error> {
         match self {
             Self::First(recorder) => recorder.record(event),

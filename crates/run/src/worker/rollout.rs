@@ -20,18 +20,18 @@ const TEST: u64 = 1;
 /// -1 and 1; each sample draws from its key.
 pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 
-/// What was seen and done in one step.
+/// Observation and action of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
-    /// In the units of the data.
+    /// Numbers in the units of the data.
     pub observation: Vec<f32>,
-    /// Of each camera; empty where they are no longer needed.
+    /// One image per camera; empty when no longer needed.
     pub images: Vec<Pixels>,
-    /// In the units of the data.
+    /// Numbers in the units of the data.
     pub action: Vec<f32>,
 }
 
-/// What is seen in a step: numbers in the units of the data, and images.
+/// An observation: numbers in the units of the data, and images.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observation {
     pub(crate) numbers: Vec<f32>,
@@ -46,15 +46,14 @@ impl Transition {
 
 /// One attempt of a policy.
 pub struct Episode {
-    /// Its steps.
     pub deeds: Vec<Transition>,
-    /// Whether it came to its goal.
+    /// True if it reached its goal.
     pub solved: bool,
     environment: Box<dyn Environment>,
 }
 
 impl Episode {
-    /// Nothing was done yet.
+    /// An episode before its first step.
     pub(crate) fn new(environment: Box<dyn Environment>) -> Self {
         Self { deeds: Vec::new(), solved: false, environment }
     }
@@ -99,16 +98,16 @@ impl Episode {
     }
 }
 
-/// How observations become actions.
+/// Turns observations into inputs of the model, and its outputs into actions.
 pub(crate) struct ObservationPreprocessor {
     pub(crate) chunk: Chunk,
     pub(crate) ranges: Ranges,
-    /// Of images, if there are some.
+    /// Transform of images, if there are any.
     pub(crate) sight: Option<CameraTransform>,
 }
 
 impl ObservationPreprocessor {
-    /// Those of a plan for recorded behaviour.
+    /// The preprocessor of a plan that imitates recorded behaviour; `None` for other plans.
     pub(crate) fn of(
         plan: &Plan,
         transforms: &Transforms,
@@ -121,12 +120,12 @@ impl ObservationPreprocessor {
         Ok(Some(Self { chunk, ranges, sight }))
     }
 
-    /// Whether it needs images.
+    /// True if it needs images.
     pub(crate) fn sees_images(&self) -> bool {
         self.sight.is_some()
     }
 
-    /// Appends what the model is shown of an observation.
+    /// Appends the model's inputs for an observation.
     fn look(&self, seen: &Observation, values: &mut Vec<f32>) -> Result<()> {
         let numbers = seen.numbers.iter().zip(&self.ranges.observations);
         values.extend(numbers.map(|(&value, &range)| scaled(value, range)));
@@ -185,12 +184,12 @@ impl ObservationPreprocessor {
     }
 }
 
-/// Where a policy is tried, and how it sees there.
+/// A simulation, and the preprocessor of the policy in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Simulation<'a> {
     /// The data set, which may have one.
     pub(crate) source: &'a dyn DataSource,
-    /// `None` if there is no policy.
+    /// `None` if the plan has no policy.
     pub(crate) eyes: Option<&'a ObservationPreprocessor>,
 }
 

@@ -1,5 +1,5 @@
-//! What a trained model makes: a text goes on, token after token, each drawn from what the model
-//! expects next; a policy acts.
+//! Samples of a trained model: a text is continued token by token, each drawn from the predicted
+//! distribution; a policy acts.
 
 use candle_core::{Device, Tensor};
 
@@ -17,7 +17,7 @@ use crate::worker::rollout::{Episode, Observation, ObservationPreprocessor, simu
 /// Keeps the starts of samples from those of demonstrations and tests.
 const SHOWN: u64 = 2;
 
-/// How to continue.
+/// Options of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Tokens to draw.

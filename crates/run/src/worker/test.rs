@@ -50,7 +50,7 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     run.record(&Event::Tested(tested))
 }
 
-/// Of the checkpoint with the parameters that are to be tested, if there is one.
+/// Fingerprint of the checkpoint with the parameters to be tested, if there is one.
 fn fingerprint(run: &RankRun) -> Option<String> {
     let folder = &run.folders.checkpoints;
     let newest = || checkpoint::open(&folder.join(checkpoint::name(run.engine.state().step)));
@@ -128,7 +128,7 @@ fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u
     Ok(Some(opened.state.step))
 }
 
-/// As [`take_best`] where only rank 0 is sure to see the folder.
+/// [`take_best`] if only rank 0 is sure to see the folder.
 fn share_best(
     plan: &Plan,
     folder: &Path,
@@ -149,8 +149,8 @@ fn share_best(
     Ok(Some(state.step))
 }
 
-/// Errors of forecasts without a model, by the names of metrics: `test/naive_mae`. Each rank has all
-/// of the data, and finds the same.
+/// Errors of forecasts without a model, by the names of metrics: `test/naive_mae`. Each rank has
+/// all of the data, and finds the same.
 fn baselines(split: Split, data: &dyn Dataset) -> impl Iterator<Item = (String, f64)> {
     data.baselines().into_iter().flat_map(move |Baseline { name, mse, mae }| {
         [("mse", mse), ("mae", mae)]
@@ -158,14 +158,14 @@ fn baselines(split: Split, data: &dyn Dataset) -> impl Iterator<Item = (String, 
     })
 }
 
-/// What an evaluation outside of a run found.
+/// Result of an evaluation outside of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// `val/loss`, `test/mse`, `test/success` ...
     pub metrics: BTreeMap<String, f64>,
-    /// What could not be read.
+    /// Samples that could not be read.
     pub unreadable: Vec<Unreadable>,
-    /// More of each part.
+    /// Details of each part.
     pub details: Vec<Details>,
 }
 

@@ -20,17 +20,17 @@ use crate::worker::triggers::{self, Edge};
 use crate::worker::unreadable::{self, tell_epoch, tell_refused};
 use crate::worker::{Error, RankRun};
 
-/// How a rank's part of the run ended.
+/// The end of a rank's part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// All that was to be done is done.
+    /// The run is over.
     Done(Reason),
     /// Left because of this request.
     Left(Stop),
 }
 
 impl Ending {
-    /// Whether the state is saved before it: all but a second Ctrl-C leave time for that.
+    /// True if the state is saved before it: all but a second Ctrl-C leave time for that.
     fn saves(self) -> bool {
         self != Self::Left(Stop::Abandon)
     }
@@ -189,8 +189,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     settle(run, &edge, left, report.stop_request)
 }
 
-/// What is to be done after a step that is recorded: evaluate, close the epoch, save, and perhaps
-/// leave. An evaluation that is broken off is made when the run goes on.
+/// Evaluates, closes the epoch, saves, and perhaps leaves, after a step that is recorded. An
+/// evaluation that is broken off is made when the run goes on.
 fn settle(
     run: &mut RankRun,
     edge: &Edge,
@@ -311,15 +311,15 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     }))
 }
 
-/// What came of an evaluation.
+/// Result of an evaluation on the validation set.
 struct Validated {
-    /// Whether it is the best so far.
+    /// True if it is the best so far.
     is_best: bool,
-    /// What was asked for meanwhile.
+    /// Request to stop that came meanwhile.
     stop_request: Option<Stop>,
 }
 
-/// Evaluates on the whole validation set; the request for which that was broken off.
+/// Evaluates on the whole validation set; the inner error is the request to stop that broke it off.
 fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, Error> {
     let clock = Clock::start();
     run.link.progress(edge.step, Phase::Evaluating);
@@ -358,7 +358,7 @@ fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
-/// that would come next. Whether it did, or the request for which that was broken off.
+/// that would come next. Returns true if it did, or the request to stop that broke it off.
 fn complete_average(run: &mut RankRun) -> Result<Result<bool, Stop>, Error> {
     if !run.engine.has_open_average() {
         return Ok(Ok(false));
@@ -443,7 +443,7 @@ fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Err
     run.record(&Event::EpochDone(done))
 }
 
-/// What the validation measured beside loss and accuracy.
+/// Metrics of the validation beside loss and accuracy.
 fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let is_other = |name: &str| {
         let is_usual = name == "val/loss" || name == "val/accuracy";
@@ -453,7 +453,7 @@ fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     others.map(|(name, value)| (name.clone(), *value)).collect()
 }
 
-/// Whether the run ends at this edge before its last step, and why.
+/// The reason to end the run at this step boundary before its last step, if any.
 fn ending(run: &RankRun, stop_request: Option<Stop>, edge: &Edge) -> Option<Ending> {
     match stop_request {
         Some(stop) if stop.is_urgent() => Some(Ending::Left(stop)),
@@ -495,8 +495,8 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether there is a checkpoint at the end of a run that has none to make: it would stay the newest
-/// one, from which others would start and evaluate, and each `resume` would train on.
+/// True if there is a checkpoint at the end of a run that has none to make: it would stay the
+/// newest one, from which others would start and evaluate, and each `resume` would train on.
 fn outlives_a_checkpoint(run: &RankRun) -> Result<bool, Error> {
     let mine = run.rank.is_first() && has_checkpoint(run)?;
     run.report_waiting();
@@ -507,7 +507,7 @@ fn has_checkpoint(run: &RankRun) -> Result<bool, Error> {
     Ok(!checkpoint::all(&run.folders.checkpoints)?.is_empty())
 }
 
-/// Whether to wait until everything that was saved is on disk.
+/// Wait of a report of saves until everything is on disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
     No,

@@ -1,11 +1,11 @@
-//! When something is due, and when a run is over: pure decisions at step boundaries.
+//! Decisions at step boundaries: is something due, is the run over? Pure.
 
 use crate::engine::TrainState;
 use crate::event::Reason;
 use crate::plan::{Cadence, LengthPlan, Plan};
 
-/// Why a run that continues from `state` is over already, if it is: the plan may have changed since
-/// it was saved.
+/// Returns the reason why a run that continues from `state` is over already, if it is: the plan may
+/// have changed since it was saved.
 pub(crate) fn over(state: &TrainState, plan: &Plan) -> Option<Reason> {
     if state.step >= plan.length.total_steps {
         return Some(Reason::Completed);
@@ -45,9 +45,9 @@ pub(crate) struct Edge {
     pub(crate) epoch: u64,
     /// Steps of that epoch that are done.
     pub(crate) step_in_epoch: u64,
-    /// Whether the step was the last of its epoch.
+    /// True if the step was the last of its epoch.
     pub(crate) ends_epoch: bool,
-    /// Whether the step was the last of the run.
+    /// True if the step was the last of the run.
     pub(crate) ends_run: bool,
 }
 
@@ -65,7 +65,7 @@ impl Edge {
         }
     }
 
-    /// Whether `cadence` falls on this edge. The end of the run is always due, unless never.
+    /// True if `cadence` falls on this boundary, or the run ends here and `cadence` is not `Never`.
     pub(crate) fn is_due(&self, cadence: Cadence) -> bool {
         let at_end = self.ends_run && cadence != Cadence::Never;
         at_end || cadence.is_due(self.step, self.epoch, self.ends_epoch)

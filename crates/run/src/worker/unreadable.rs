@@ -41,8 +41,8 @@ pub(crate) fn evaluate(
     Ok(evaluated?)
 }
 
-/// What the parameters themselves reach on `data`, of which everything that cannot be read was
-/// said.
+/// Evaluates the parameters themselves, not their averages, on `data`, whose unreadable samples
+/// were reported before.
 pub(crate) fn evaluate_weights(
     run: &mut RankRun,
     split: Split,
@@ -71,13 +71,13 @@ fn counted(
     }
 }
 
-/// Says what could not be read of the epoch so far.
+/// Reports the samples that could not be read in the epoch so far.
 pub(crate) fn tell_epoch(run: &mut RankRun, feed: &Feed) -> Result<(), Error> {
     let sums = run.engine.state().sums;
     tell(run, "training", sums.unreadable, sums.samples, feed)
 }
 
-/// The same where `error`, which all ranks have then, is that too many samples cannot be read.
+/// Reports them if `error`, which all ranks then have, is that too many samples cannot be read.
 pub(crate) fn tell_refused(
     run: &mut RankRun,
     error: &engine::Error,
@@ -119,7 +119,7 @@ fn tell(
     run.record(&Event::Unreadable(found))
 }
 
-/// What is wrong with the first samples of all ranks.
+/// Problems of the first unreadable samples over all ranks.
 pub(crate) fn first_of_all(
     collective: &dyn Collective,
     feed: &Feed,

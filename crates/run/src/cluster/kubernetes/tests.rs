@@ -125,7 +125,7 @@ fn runtime() -> Value {
     })
 }
 
-/// What a pod of a `TrainJob` runs is run, with the variables of its runtime.
+/// The command of a pod of a `TrainJob` is run, with the variables of its runtime.
 #[test]
 fn the_command_of_a_train_job_gives_ddprun_its_place() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What `[loss]` may say.
+//! Options of `[loss]`.
 
 use super::*;
 use crate::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};

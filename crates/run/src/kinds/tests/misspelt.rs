@@ -11,7 +11,7 @@ fn commented_keys(page: &str) -> String {
     page.lines().filter_map(line).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Whether a comment is a key or a header in disguise, not a sentence.
+/// True if a comment is a key or a header in disguise, not a sentence.
 fn is_key(comment: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_\"/".contains(c);
     match comment.split_once(" = ") {
@@ -33,7 +33,7 @@ fn misspelt(key: &str, way: usize) -> String {
     if letters.is_empty() { key.to_owned() } else { letters.into_iter().collect() }
 }
 
-/// Whether `key` is suggested for `wrong` in `text`; the problem must be there, and on its line.
+/// True if `key` is suggested for `wrong` in `text`; the problem must be there, and on its line.
 #[track_caller]
 fn is_suggested(text: &str, wrong: &str, key: &str) -> bool {
     let problems = read(text, &[]).unwrap_err();

@@ -1,4 +1,4 @@
-//! What is held back of the training samples.
+//! Samples held back from training.
 
 use super::{GOOD, good, page, told, with};
 

@@ -1,8 +1,8 @@
-//! Whether the plans of two machines belong to one run. Pure.
+//! Compares the plans of two machines of one run. Pure.
 
 use crate::plan::{DistributedPlan, Plan};
 
-/// Why the plan of another node does not fit that of node 0, if so.
+/// Returns the reason why the plan of another node does not fit that of node 0, if any.
 pub(in crate::launch) fn objection(plan: &Plan, other: &serde_json::Value) -> Option<String> {
     let Ok(theirs) = serde_json::from_value::<Plan>(other.clone()) else {
         return Some("its plan cannot be read".to_owned());

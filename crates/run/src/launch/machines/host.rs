@@ -1,41 +1,41 @@
-//! Node 0 of a meeting, which the others connect to.
+//! Node 0 of a rendezvous, which the others connect to.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use crate::launch::error_report::host;
-use crate::launch::machines::door::{Door, JoinedNode, objection, refuse};
-use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, STOPPED, Waiting, Welcome, io_error,
+use crate::launch::machines::joining::{
+    Answer, Hello, JoinWait, NodeRendezvousError, Participant, STOPPED, Welcome, io_error,
     peer_connections,
 };
-use crate::launch::machines::meeting::{
-    Meeting, NodeConfig, latest as latest_session, next, plan_for,
-};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
+use crate::launch::machines::rendezvous::{
+    NodeConfig, Rendezvous, latest as latest_session, next, plan_for,
+};
+use crate::launch::machines::wait_list::{JoinedNode, WaitList, objection, refuse};
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::transport::Peer;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::CONNECT_TIMEOUT;
 
-/// Time for machines to come back that did not take part before, once all others are there.
+/// Time for absent machines to come back once all others are there.
 const RETURN_TIME: Duration = Duration::from_secs(5);
 
 /// Node 0, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
-    place: Place<'a>,
-    door: Door,
+    place: Participant<'a>,
+    wait_list: WaitList,
 }
 
 impl<'a> Host<'a> {
-    /// With a `door` that is open already, if there is one.
+    /// Takes over `wait_list` if it is open already; otherwise listens.
     pub(in crate::launch) fn open<E>(
-        place: Place<'a>,
-        door: Option<Door>,
+        place: Participant<'a>,
+        wait_list: Option<WaitList>,
     ) -> Result<Self, NodeRendezvousError<E>> {
-        if let Some(door) = door {
-            return Ok(Self { place, door });
+        if let Some(wait_list) = wait_list {
+            return Ok(Self { place, wait_list });
         }
         let NodeConfig { ref master, port, .. } = *place.config;
         let listener = listen(master, port).map_err(|source| {
@@ -47,93 +47,96 @@ impl<'a> Host<'a> {
             let what = format!("listen at {master}:{port}{remedy}");
             NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        let door = Door::open(listener, place.config).map_err(io_error(0, "listen"))?;
-        Ok(Self { place, door })
+        let wait_list = WaitList::open(listener, place.config).map_err(io_error(0, "listen"))?;
+        Ok(Self { place, wait_list })
     }
 
     pub(in crate::launch) fn welcome_all<E: NotPrepared>(
         mut self,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
-        waiting: &mut Waiting<'_>,
+        waiting: &mut JoinWait<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
         self.gather(waiting, report)?;
-        let Place { config, smaller, session, .. } = self.place;
-        let latest = latest_session(session.into_iter().chain(self.door.sessions())).cloned();
+        let Participant { config, smaller, session, .. } = self.place;
+        let latest = latest_session(session.into_iter().chain(self.wait_list.sessions())).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
-            self.door.refuse_all(&NoRun::of("node 0", &error));
+            self.wait_list.refuse_all(&NoRun::of("node 0", &error));
             NodeRendezvousError::Prepare(error)
         })?;
-        let (meeting, listener, joined, peers) = loop {
-            let latest = latest_session(session.into_iter().chain(self.door.sessions())).cloned();
-            let (listener, mut joined) = self.door.close();
+        let (rendezvous, listener, joined, peers) = loop {
+            let latest =
+                latest_session(session.into_iter().chain(self.wait_list.sessions())).cloned();
+            let (listener, mut joined) = self.wait_list.close();
             let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
             let session = next(latest.as_ref(), &prepared, joined.iter().map(|node| node.node));
             let (config, smaller) = (config.clone(), smaller.to_vec());
             let prepared = prepared.clone();
-            let meeting = Meeting { config, prepared, smaller, session };
-            match connect_all(&mut joined, &meeting, &secret, &listener, waiting, report) {
-                Ok(peers) => break (meeting, listener, joined, peers),
+            let rendezvous = Rendezvous { config, prepared, smaller, session };
+            match connect_all(&mut joined, &rendezvous, &secret, &listener, waiting, report) {
+                Ok(peers) => break (rendezvous, listener, joined, peers),
                 Err(NodeRendezvousError::BrokenOff { .. }) => {}
                 Err(error) => return Err(error),
             }
             // The others see their connections end, and come again.
             drop(joined);
-            let door = Door::open(listener, self.place.config).map_err(io_error(0, "listen"))?;
-            self = Self { place: self.place, door };
+            let wait_list =
+                WaitList::open(listener, self.place.config).map_err(io_error(0, "listen"))?;
+            self = Self { place: self.place, wait_list };
             waiting.restart();
             self.gather(waiting, report)?;
         };
-        let ranks = meeting.ranks();
+        let ranks = rendezvous.ranks();
         let remotes = (1..).zip(joined).map(|(place, node)| {
             let name = node.name();
             RemoteNode::new(node.node, ranks.first_of(place), name, node.channel)
         });
         let remotes = remotes.collect();
-        let is_open = meeting.session.present.len() < meeting.config.nodes as usize;
-        let door = is_open.then(|| Door::open(listener, &meeting.config)).transpose();
-        let door = door.map_err(io_error(0, "listen"))?;
-        Nodes::met(meeting, NodeConnections { remotes, peers, door })
+        let is_open = rendezvous.session.present.len() < rendezvous.config.nodes as usize;
+        let wait_list = is_open.then(|| WaitList::open(listener, &rendezvous.config)).transpose();
+        let wait_list = wait_list.map_err(io_error(0, "listen"))?;
+        Nodes::met(rendezvous, NodeConnections { remotes, peers, wait_list })
     }
 
     /// Waits for all other nodes.
     fn gather<E>(
         &mut self,
-        waiting: &mut Waiting<'_>,
+        waiting: &mut JoinWait<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
         let NodeConfig { ref master, port, .. } = *self.place.config;
         let began = Instant::now();
-        report(&format!("waiting for {} at {master}:{port} ...", self.door.missing()));
-        self.door.forget_who_has_left();
-        while !self.door.is_complete() {
-            if let Some((node, hello)) = self.door.accept(waiting.next_look(), report) {
+        report(&format!("waiting for {} at {master}:{port} ...", self.wait_list.missing()));
+        self.wait_list.forget_who_has_left();
+        while !self.wait_list.is_complete() {
+            if let Some((node, hello)) = self.wait_list.accept(waiting.next_look(), report) {
                 self.register(node, &hello, report)?;
             } else if (waiting.is_called_off)() {
-                self.door.refuse_all(&NoRun::unfit(STOPPED));
+                self.wait_list.refuse_all(&NoRun::unfit(STOPPED));
                 return Err(NodeRendezvousError::CalledOff { node: 0 });
             } else if self.may_go_on_without_more(began, waiting) {
-                report(&format!("going on without {}", self.door.missing()));
+                report(&format!("going on without {}", self.wait_list.missing()));
                 return Ok(());
             } else if waiting.is_over() {
-                let (missing, waited) = (self.door.missing(), waiting.longest);
+                let (missing, waited) = (self.wait_list.missing(), waiting.longest);
                 return Err(NodeRendezvousError::Missing { node: 0, missing, waited });
             }
-            self.door.forget_who_has_left();
+            self.wait_list.forget_who_has_left();
         }
         Ok(())
     }
 
-    /// Whether the run, which has begun, continues with these machines alone: at the deadline, or
-    /// soon where all are back that took part before.
-    fn may_go_on_without_more(&self, began: Instant, waiting: &Waiting<'_>) -> bool {
-        let Place { smaller, session, .. } = self.place;
-        let before = latest_session(session.into_iter().chain(self.door.sessions()));
+    /// True if the run, which has begun, continues with these machines alone: at the deadline, or
+    /// earlier if all that took part before are back.
+    fn may_go_on_without_more(&self, began: Instant, waiting: &JoinWait<'_>) -> bool {
+        let Participant { smaller, session, .. } = self.place;
+        let before = latest_session(session.into_iter().chain(self.wait_list.sessions()));
         let Some(before) = before else { return false };
-        let is_back = |number: &u32| *number == 0 || self.door.nodes().any(|node| node == *number);
+        let is_back =
+            |number: &u32| *number == 0 || self.wait_list.nodes().any(|node| node == *number);
         let are_back = before.present.iter().all(is_back) && began.elapsed() >= RETURN_TIME;
-        let machines = 1 + self.door.nodes().count();
+        let machines = 1 + self.wait_list.nodes().count();
         (are_back || waiting.is_over()) && plan_for(smaller, machines).is_some()
     }
 
@@ -144,15 +147,15 @@ impl<'a> Host<'a> {
         hello: &Hello,
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
-        let Place { config, plan, session, .. } = self.place;
+        let Participant { config, plan, session, .. } = self.place;
         if let Some(why) = objection(hello, plan, config.nodes) {
             let reason = format!("node {} ({}): {why}", hello.node, node.name());
             let why = NoRun::unfit(reason);
-            self.door.refuse_all(&why);
+            self.wait_list.refuse_all(&why);
             refuse([&mut node], &why);
             return Err(NodeRendezvousError::Refused(why));
         }
-        if let Err(why) = self.door.admit(node, session) {
+        if let Err(why) = self.wait_list.admit(node, session) {
             report(&format!("warning: {why}"));
         }
         Ok(())
@@ -162,32 +165,32 @@ impl<'a> Host<'a> {
 /// Sends the run to all who have joined, and connects the ranks of this machine to theirs.
 fn connect_all<E>(
     joined: &mut [JoinedNode],
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &Key,
     listener: &TcpListener,
-    waiting: &mut Waiting<'_>,
+    waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<Vec<Peer>, NodeRendezvousError<E>> {
-    if send_run(joined, meeting, secret).is_err() {
+    if send_run(joined, rendezvous, secret).is_err() {
         return Err(NodeRendezvousError::BrokenOff { node: 0 });
     }
     let names: Vec<String> =
         std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
     let mut is_hopeless = || joined.iter().any(JoinedNode::has_left) || (waiting.is_called_off)();
-    let peers = peer_connections(meeting, secret, &names);
+    let peers = peer_connections(rendezvous, secret, &names);
     let connected = peers.connect(listener, &[], report, &mut is_hopeless);
     connected.map_err(NodeRendezvousError::connecting(0))
 }
 
-/// Listens where the other machines look for the one that is called `master`.
+/// Listens at the address where the other machines look for `master`.
 fn listen(master: &str, port: u16) -> io::Result<TcpListener> {
     let named: Vec<SocketAddr> = (master, port).to_socket_addrs()?.collect();
     TcpListener::bind(listening_addresses(master, port, &named).as_slice())
 }
 
-/// Where the machine called `master` listens, which itself takes its name for the addresses
-/// `named`. Many systems have their own name in `/etc/hosts` as `127.0.1.1`, where no other machine
-/// reaches them: then at all addresses.
+/// Addresses at which the machine called `master` listens; `named` are those that it resolves its
+/// own name to. Many systems have their own name in `/etc/hosts` as `127.0.1.1`, where no other
+/// machine reaches them: then all addresses.
 fn listening_addresses(master: &str, port: u16, named: &[SocketAddr]) -> Vec<SocketAddr> {
     if master.parse::<IpAddr>().is_ok() || master.starts_with("localhost") {
         return named.to_vec();
@@ -204,11 +207,11 @@ fn listening_addresses(master: &str, port: u16, named: &[SocketAddr]) -> Vec<Soc
 }
 
 /// Sends the run to all nodes, with what they need to connect to each other.
-fn send_run(joined: &mut [JoinedNode], meeting: &Meeting, secret: &Key) -> io::Result<()> {
+fn send_run(joined: &mut [JoinedNode], rendezvous: &Rendezvous, secret: &Key) -> io::Result<()> {
     let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
     for node in joined {
         let (nodes, host, secret) = (nodes.clone(), host(), SentKey(secret.clone()));
-        let Meeting { prepared, session, .. } = meeting.clone();
+        let Rendezvous { prepared, session, .. } = rendezvous.clone();
         let welcome = Welcome { prepared, secret, nodes, host, session };
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }

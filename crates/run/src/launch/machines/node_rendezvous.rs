@@ -7,8 +7,8 @@
 //! ```
 //!
 //! No port stays open once the ranks are connected. After a failure the machines meet again in the
-//! same way (`join_again`): each says from which run and meeting it comes, if from any. One from
-//! an older meeting is refused; one from none takes the place of a parent that has died.
+//! same way (`join_again`): each says from which run and rendezvous it comes, if from any. One from
+//! an older rendezvous is refused; one from none takes the place of a parent that has died.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use crate::failpoint;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
-use crate::launch::machines::door::{Door, has_left};
-use crate::launch::machines::greeting::{
-    Answer, Hello, JOIN, LOOK_INTERVAL, NodeRendezvousError, Place, RECEIVE, STOPPED, Waiting,
-    Welcome, io_error, peer_connections,
-};
 use crate::launch::machines::host::Host;
-use crate::launch::machines::meeting::{Meeting, NodeConfig, Past, Session};
+use crate::launch::machines::joining::{
+    Answer, Hello, JOIN, JoinWait, LOOK_INTERVAL, NodeRendezvousError, Participant, RECEIVE,
+    STOPPED, Welcome, io_error, peer_connections,
+};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
+use crate::launch::machines::rendezvous::{NodeConfig, Rendezvous, RestartHistory, Session};
+use crate::launch::machines::wait_list::{WaitList, has_left};
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::Purpose;
@@ -38,9 +38,9 @@ use crate::transport::record::SessionKeys;
 /// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all
 /// nodes have joined.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
-/// Longest time in which a node 0 that does not let this node in may be parting from a meeting.
+/// Longest time for which a node 0 that refuses this node may still be leaving a rendezvous.
 const PARTING_TIME: Duration = Duration::from_secs(5);
-/// What a node cannot that came while the others train, if their run ends before they meet.
+/// Failed operation of a node that came while the others train, if their run ends before they meet.
 const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 
 /// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it
@@ -51,7 +51,7 @@ const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 ///
 /// # Errors
 ///
-/// As `NodeRendezvousError`.
+/// See [`NodeRendezvousError`].
 pub fn join_nodes<E: NotPrepared>(
     config: &NodeConfig,
     plan: &Plan,
@@ -61,52 +61,53 @@ pub fn join_nodes<E: NotPrepared>(
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     let longest = plan.distributed.timeout;
     let mut waiting =
-        Waiting { until: Instant::now() + longest, longest, is_called_off: &mut || false };
-    let place = Place { config, plan, smaller, session: None };
+        JoinWait { until: Instant::now() + longest, longest, is_called_off: &mut || false };
+    let place = Participant { config, plan, smaller, session: None };
     meet(place, None, prepare, &mut waiting, report)
 }
 
-/// Why the machines did not meet again.
+/// A failed rendezvous of machines that have met before.
 pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
 
-/// As `join_again`, where nothing has failed and nothing is told.
+/// Meets the other machines again, where nothing has failed, without messages.
 ///
 /// # Errors
 ///
-/// As `join_again`.
+/// A machine does not come within `distributed.timeout`, or does not fit any more.
 pub fn join_nodes_again(nodes: &mut Nodes) -> Result<(), MeetAgainError> {
-    join_again(nodes, &Past::default(), &mut || false, &mut |_| ())
+    join_again(nodes, &RestartHistory::default(), &mut || false, &mut |_| ())
 }
 
-/// Connects the machines again, and puts the new connections into `nodes`. `past` is what the
-/// run has been through with what comes now; afterwards it is what node 0 knows.
+/// Connects the machines again, and puts the new connections into `nodes`. `past` is the history of
+/// the run with the restart that comes now; node 0's history replaces it.
 ///
 /// # Errors
 ///
 /// A machine does not come within `distributed.timeout`, or does not fit any more.
 pub(in crate::launch) fn join_again(
     nodes: &mut Nodes,
-    past: &Past,
+    past: &RestartHistory,
     is_called_off: &mut dyn FnMut() -> bool,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), MeetAgainError> {
-    let Meeting { config, prepared, smaller, session, .. } = nodes.meeting().clone();
+    let Rendezvous { config, prepared, smaller, session, .. } = nodes.rendezvous().clone();
     let session = Session { past: past.clone(), ..session };
     let prepared = PreparedRun { resume: true, ..prepared };
     let longest = prepared.plan.distributed.timeout;
-    let mut door = nodes.take_door();
+    let mut wait_list = nodes.take_wait_list();
     let mut earlier = nodes.take_remotes();
     let node_0_stops = |earlier: &mut [RemoteNode]| {
         config.node != 0 && earlier.iter_mut().any(RemoteNode::calls_off)
     };
     let mut stops = || node_0_stops(&mut earlier) || is_called_off();
     let mut waiting =
-        Waiting { until: Instant::now() + longest, longest, is_called_off: &mut stops };
+        JoinWait { until: Instant::now() + longest, longest, is_called_off: &mut stops };
     let error = loop {
         let again = || Ok::<_, Infallible>(prepared.clone());
         let plan = &prepared.plan;
-        let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
-        let met = meet(place, door.take(), |_| again(), &mut waiting, report);
+        let place =
+            Participant { config: &config, plan, smaller: &smaller, session: Some(&session) };
+        let met = meet(place, wait_list.take(), |_| again(), &mut waiting, report);
         match met {
             Ok((_, met)) => {
                 *nodes = met;
@@ -127,27 +128,27 @@ pub(in crate::launch) fn join_again(
     Err(if is_over { NodeRendezvousError::Refused(NoRun::unfit(STOPPED)) } else { error })
 }
 
-/// As [`join_nodes`], also for machines that have met before, of which node 0 may have a door open.
+/// [`join_nodes`], also for machines that have met before; node 0 may have a wait list open.
 fn meet<E: NotPrepared>(
-    place: Place<'_>,
-    door: Option<Door>,
+    place: Participant<'_>,
+    wait_list: Option<WaitList>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
-    waiting: &mut Waiting<'_>,
+    waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     if place.config.node == 0 {
-        Host::open(place, door)?.welcome_all(prepare, waiting, report)
+        Host::open(place, wait_list)?.welcome_all(prepare, waiting, report)
     } else {
         join_host(place, waiting, report)
     }
 }
 
-/// Another node: joins node 0; again, where the machines part before their ranks are connected.
-/// Whoever comes while they connect loses its connection, or meets a node 0 with the key of that
-/// meeting.
+/// Joins node 0 as another node; again, if the machines part before their ranks are connected. A
+/// node that comes while they connect loses its connection, or meets a node 0 with the key of that
+/// rendezvous.
 fn join_host<E>(
-    place: Place<'_>,
-    waiting: &mut Waiting<'_>,
+    place: Participant<'_>,
+    waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     let node = place.config.node;
@@ -156,7 +157,7 @@ fn join_host<E>(
     loop {
         let until = parted.as_ref().map_or(waiting.until, |(since, _)| *since + PARTING_TIME);
         let (until, is_called_off) = (until.min(waiting.until), &mut *waiting.is_called_off);
-        let mut this_time = Waiting { until, longest: waiting.longest, is_called_off };
+        let mut this_time = JoinWait { until, longest: waiting.longest, is_called_off };
         let began = Instant::now();
         match (join_host_once(place, &mut this_time, report), parted.take()) {
             (Err(NodeRendezvousError::BrokenOff { .. }), _) => waiting.restart(),
@@ -178,13 +179,13 @@ fn join_host<E>(
     }
 }
 
-/// As [`join_host`], once.
+/// One attempt of [`join_host`].
 fn join_host_once<E>(
-    place: Place<'_>,
-    waiting: &mut Waiting<'_>,
+    place: Participant<'_>,
+    waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    let Place { config, plan, smaller, session } = place;
+    let Participant { config, plan, smaller, session } = place;
     let node = config.node;
     let (stream, keys) = connect_to_host(config, waiting, report)?;
     let addresses = stream.local_addr().and_then(|own| Ok((own.ip(), stream.peer_addr()?)));
@@ -199,25 +200,25 @@ fn join_host_once<E>(
     let Welcome { prepared, secret, nodes, host, session } = welcome;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
     let (config, smaller) = (config.clone(), smaller.to_vec());
-    let meeting = Meeting { config, prepared, smaller, session };
+    let rendezvous = Rendezvous { config, prepared, smaller, session };
     let first = format!("{host} at {}", host_address.ip());
     let (addresses, names): (Vec<_>, Vec<_>) =
         std::iter::once((host_address, first.clone())).chain(nodes).unzip();
-    let ranks = meeting.ranks();
+    let ranks = rendezvous.ranks();
     let lower = addresses.get(..ranks.place as usize).unwrap_or_default();
     failpoint::reach("machines.connect");
     let mut is_hopeless = || has_left(&channel) || (waiting.is_called_off)();
-    let peers = peer_connections(&meeting, &secret.0, &names)
+    let peers = peer_connections(&rendezvous, &secret.0, &names)
         .connect(&listener, lower, report, &mut is_hopeless)
         .map_err(NodeRendezvousError::connecting(node))?;
     let remotes = vec![RemoteNode::new(0, ranks.first_of(0), first, channel)];
-    Nodes::met(meeting, NodeConnections { remotes, peers, door: None })
+    Nodes::met(rendezvous, NodeConnections { remotes, peers, wait_list: None })
 }
 
 /// A connection to node 0, which may be started later.
 fn connect_to_host<E>(
     config: &NodeConfig,
-    waiting: &mut Waiting<'_>,
+    waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(TcpStream, SessionKeys), NodeRendezvousError<E>> {
     let NodeConfig { node, ref master, port, ref token, .. } = *config;
@@ -246,7 +247,7 @@ fn connect_to_host<E>(
     })
 }
 
-/// How this node introduces itself.
+/// The introduction of this node.
 fn hello(config: &NodeConfig, plan: &Plan, port: u16, session: Option<&Session>) -> Hello {
     let NodeConfig { node, nodes, .. } = *config;
     let (plan, session) = (serde_json::to_value(plan).unwrap_or_default(), session.cloned());
@@ -258,7 +259,7 @@ fn receive_run<E>(
     channel: &mut Channel,
     node: u32,
     plan: &Plan,
-    (waiting, report): (&mut Waiting<'_>, &mut dyn FnMut(&str)),
+    (waiting, report): (&mut JoinWait<'_>, &mut dyn FnMut(&str)),
 ) -> Result<Welcome, NodeRendezvousError<E>> {
     let longest = plan.distributed.timeout + PREPARE_TIMEOUT;
     let (mut until, mut what) = (Instant::now() + longest, RECEIVE);

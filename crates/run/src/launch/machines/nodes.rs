@@ -8,7 +8,7 @@
 //!
 //! These connections stay open until the machines have met again: node 0 may be stopped before.
 //!
-//! While some machines are away, node 0 has its door open for them.
+//! While some machines are away, node 0 keeps a wait list for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::clock;
 use crate::launch::failure::Ended;
-use crate::launch::machines::door::Door;
-use crate::launch::machines::greeting::NodeRendezvousError;
-use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
+use crate::launch::machines::joining::NodeRendezvousError;
+use crate::launch::machines::rendezvous::{NodeRanks, Rendezvous, RestartHistory};
+use crate::launch::machines::wait_list::WaitList;
 use crate::launch::{Failure, NoRun, Phase, PreparedRun};
 use crate::plan::{OnOom, Plan};
 use crate::transport::Peer;
@@ -51,32 +51,32 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::launch) struct NodeFailure {
     pub(in crate::launch) failure: Box<Failure>,
-    /// Whether it follows from a failure of another node.
+    /// True if it follows from a failure of another node.
     pub(in crate::launch) is_consequence: bool,
 }
 
-/// What parents send each other while their ranks run.
+/// A message between parents while their ranks run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::launch) enum NodeMessage {
     /// This node is alive, and its first rank is there.
     Heartbeat { step: u64, phase: Phase },
-    /// Its ranks have failed.
+    /// The ranks of this node have failed.
     Failed(NodeFailure),
-    /// Its ranks have ended well; what node 0 says counts for all.
+    /// The ranks of this node have ended well; node 0's word counts for all.
     Ended(Outcome),
-    /// What follows the failure: node 0 decides it.
-    Next(Next),
-    /// That was read.
+    /// Node 0's decision after a failure.
+    Next(Decision),
+    /// The decision was read.
     Read,
 }
 
-/// How ranks that have not failed ended; `None`: they have saved, to come back with those of more
+/// The end of ranks that have not failed; `None`: they have saved, to come back with those of more
 /// machines.
 pub(in crate::launch) type Outcome = Option<Ended>;
 
-/// What follows a failure.
+/// A decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) enum Next {
+pub(in crate::launch) enum Decision {
     /// All nodes meet again after this time.
     Again {
         /// Grows while the run makes no progress.
@@ -91,20 +91,20 @@ pub(in crate::launch) enum Next {
 /// Another node.
 pub(in crate::launch) struct RemoteNode {
     node: u32,
-    /// Its first rank.
+    /// First rank of the node.
     first: Rank,
-    /// Its name and address, for messages.
+    /// Name and address, for messages.
     name: String,
     channel: Channel,
     /// When its last message arrived, in watched time.
     last_message: Duration,
-    /// Where its first rank was then.
+    /// Step and phase of its first rank at that time.
     step: u64,
     phase: Phase,
     ended: Option<Outcome>,
     failed: Option<NodeFailure>,
-    next: Option<Next>,
-    /// Whether it has read what follows.
+    next: Option<Decision>,
+    /// True if it has read the decision.
     has_read: bool,
 }
 
@@ -125,14 +125,14 @@ impl RemoteNode {
         }
     }
 
-    /// Whether it has said since that no meeting follows.
+    /// True if it has announced that no rendezvous follows.
     pub(in crate::launch) fn calls_off(&mut self) -> bool {
         // That its connection has ended says nothing: it may come again.
         drop(self.receive(Duration::ZERO, Duration::MAX));
-        self.next == Some(Next::Over)
+        self.next == Some(Decision::Over)
     }
 
-    /// Whether it said how its ranks ended.
+    /// True if it has reported the end of its ranks.
     fn has_concluded(&self) -> bool {
         self.ended.is_some() || self.failed.is_some()
     }
@@ -175,18 +175,18 @@ impl RemoteNode {
 pub(in crate::launch) struct NodeConnections {
     /// To all other nodes for node 0, to node 0 for the others.
     pub(in crate::launch) remotes: Vec<RemoteNode>,
-    /// Those of this node's first rank to the first ranks of the others.
+    /// Connections of this node's first rank to the first ranks of the others.
     pub(in crate::launch) peers: Vec<Peer>,
-    /// For machines that do not take part; of node 0, if some do not.
-    pub(in crate::launch) door: Option<Door>,
+    /// Machines that do not take part; on node 0, if some do not.
+    pub(in crate::launch) wait_list: Option<WaitList>,
 }
 
 /// The other nodes of a run: all of them for node 0, node 0 for the others.
 pub struct Nodes {
     ranks: NodeRanks,
     connections: NodeConnections,
-    meeting: Meeting,
-    /// Of the machines that take part.
+    rendezvous: Rendezvous,
+    /// The plan of the machines that take part.
     plan: Plan,
     heartbeat_timeout: Duration,
     /// Time in which this process itself ran.
@@ -194,27 +194,26 @@ pub struct Nodes {
     polled_at: Duration,
     /// When this node last sent a heartbeat, in watched time.
     last_heartbeat: Duration,
-    /// Where the first rank of this machine is.
+    /// Step and phase of the first rank of this machine.
     step: u64,
     phase: Phase,
 }
 
 impl Nodes {
-    /// The run as this machine takes part in it, and the connections to the others.
     pub(in crate::launch) fn met<E>(
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         connections: NodeConnections,
     ) -> Result<(PreparedRun, Self), NodeRendezvousError<E>> {
-        let Some(plan) = meeting.plan() else {
-            let why = format!("there is no plan for {} machines", meeting.session.present.len());
+        let Some(plan) = rendezvous.plan() else {
+            let why = format!("there is no plan for {} machines", rendezvous.session.present.len());
             return Err(NodeRendezvousError::Refused(NoRun::unfit(why)));
         };
-        let prepared = PreparedRun { plan: plan.clone(), ..meeting.prepared.clone() };
+        let prepared = PreparedRun { plan: plan.clone(), ..rendezvous.prepared.clone() };
         let nodes = Self {
-            ranks: meeting.ranks(),
+            ranks: rendezvous.ranks(),
             connections,
             heartbeat_timeout: plan.distributed.timeout.min(HEARTBEAT_TIMEOUT),
-            meeting,
+            rendezvous,
             plan,
             watched: Duration::ZERO,
             polled_at: clock(),
@@ -227,10 +226,10 @@ impl Nodes {
 
     /// Number of this machine.
     pub fn node(&self) -> u32 {
-        self.meeting.config.node
+        self.rendezvous.config.node
     }
 
-    /// Its place among those that take part, if some are lost.
+    /// Index among the machines that take part, if some are lost.
     pub(in crate::launch) fn place(&self) -> u32 {
         self.ranks.place
     }
@@ -240,37 +239,37 @@ impl Nodes {
         &self.plan
     }
 
-    /// Whether other machines take part.
+    /// True if other machines take part.
     pub(in crate::launch) fn has_others(&self) -> bool {
-        self.meeting.session.present.len() > 1
+        self.rendezvous.session.present.len() > 1
     }
 
-    /// The meeting that these connections are from.
-    pub(in crate::launch) fn meeting(&self) -> &Meeting {
-        &self.meeting
+    /// The rendezvous that these connections are from.
+    pub(in crate::launch) fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
     }
 
-    /// What the run has been through so far.
-    pub(in crate::launch) fn past(&self) -> &Past {
-        &self.meeting.session.past
+    pub(in crate::launch) fn past(&self) -> &RestartHistory {
+        &self.rendezvous.session.past
     }
 
-    /// Whether the machines may meet again after a failure.
+    /// True if the machines may meet again after a failure.
     pub(in crate::launch) fn meet_again(&self) -> bool {
         self.plan.max_restarts > 0 || self.plan.on_oom == OnOom::ShrinkBatch
     }
 
-    /// Whether there are machines at the door with which the run can go on.
+    /// True if enough machines wait for the run to continue with more.
     pub(in crate::launch) fn can_grow(&self) -> bool {
-        let present = &self.meeting.session.present;
-        let door = self.connections.door.iter();
-        let more = door.flat_map(Door::nodes).filter(|node| !present.contains(node)).count();
-        more > 0 && self.meeting.plan_of(present.len() + more).is_some()
+        let present = &self.rendezvous.session.present;
+        let wait_list = self.connections.wait_list.iter();
+        let more =
+            wait_list.flat_map(WaitList::nodes).filter(|node| !present.contains(node)).count();
+        more > 0 && self.rendezvous.plan_of(present.len() + more).is_some()
     }
 
-    /// The door, with those who stand there, for the next meeting.
-    pub(in crate::launch) fn take_door(&mut self) -> Option<Door> {
-        self.connections.door.take()
+    /// The wait list, for the next rendezvous.
+    pub(in crate::launch) fn take_wait_list(&mut self) -> Option<WaitList> {
+        self.connections.wait_list.take()
     }
 
     /// The ranks of this machine.
@@ -294,9 +293,9 @@ impl Nodes {
         let each = self.ranks.ranks_per_node;
         let peers = self.take_peers().into_iter();
         let peers = peers.map(|peer| Peer { rank: Rank(peer.rank.0 / each), ..peer }).collect();
-        let config = &self.meeting.config;
+        let config = &self.rendezvous.config;
         let world = WorldSize::new(config.nodes).unwrap_or(WorldSize::ONE);
-        let timeout = self.meeting.prepared.plan.distributed.timeout;
+        let timeout = self.rendezvous.prepared.plan.distributed.timeout;
         collective::open_tcp(Rank(config.node), world, peers, timeout)
     }
 
@@ -315,9 +314,9 @@ impl Nodes {
         (self.step, self.phase) = (step, phase);
     }
 
-    /// Sends a heartbeat if it is time for one, reads what the others sent, looks who is at the
-    /// door, and returns whether one of the others has failed. To be called more often than there
-    /// are heartbeats.
+    /// Sends a heartbeat if it is time for one, reads messages, admits nodes to the
+    /// wait list, and returns whether one of the others has failed. To be called more often than
+    /// there are heartbeats.
     pub(in crate::launch) fn poll(&mut self) -> bool {
         let now = clock();
         self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);
@@ -329,10 +328,10 @@ impl Nodes {
             let (step, phase) = (self.step, self.phase);
             self.send(&NodeMessage::Heartbeat { step, phase });
         }
-        if let Some(door) = &mut self.connections.door {
-            door.look(&self.meeting);
+        if let Some(wait_list) = &mut self.connections.wait_list {
+            wait_list.look(&self.rendezvous);
         }
-        let run = &self.meeting.prepared.folders;
+        let run = &self.rendezvous.prepared.folders;
         for remote in &mut self.connections.remotes {
             let _ = remote.channel.flush();
             let lost = remote.receive(self.watched, self.heartbeat_timeout);
@@ -415,39 +414,39 @@ impl Nodes {
     }
 
     /// Tells the others what follows the failure that they know of.
-    pub(in crate::launch) fn announce(&mut self, next: Next) {
+    pub(in crate::launch) fn announce(&mut self, next: Decision) {
         self.connections.remotes.iter_mut().for_each(|remote| remote.has_read = false);
         self.send(&NodeMessage::Next(next));
         let has_read = |remote: &RemoteNode| remote.has_read || remote.channel.is_closed();
         self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| nodes.connections.remotes.iter().all(has_read));
     }
 
-    /// What node 0 says that follows the failure; `None` if it is gone.
-    pub(in crate::launch) fn decision(&mut self) -> Option<Next> {
+    /// Waits for node 0's decision after a failure; `None` if node 0 is gone.
+    pub(in crate::launch) fn decision(&mut self) -> Option<Decision> {
         let has_come = |remote: &RemoteNode| remote.next.is_some() || remote.channel.is_closed();
         self.wait(DECISION_TIMEOUT, |nodes| nodes.connections.remotes.iter().any(has_come));
         self.send(&NodeMessage::Read);
         self.connections.remotes.iter().find_map(|remote| remote.next)
     }
 
-    /// Whether node 0 was stopped before the next meeting.
+    /// True if node 0 was stopped before the next rendezvous.
     pub(in crate::launch) fn is_called_off(&mut self) -> bool {
         self.node() != 0 && self.connections.remotes.iter_mut().any(RemoteNode::calls_off)
     }
 
-    /// Tells those who wait for the next meeting that there is none, if this is node 0.
+    /// Tells those who wait for the next rendezvous that there is none, if this is node 0.
     pub(in crate::launch) fn call_off(&mut self) {
         if self.node() == 0 {
-            self.announce(Next::Over);
+            self.announce(Decision::Over);
         }
     }
 
-    /// The connections of the last meeting, while the next one is made.
+    /// The connections of the last rendezvous, while the next one is made.
     pub(in crate::launch) fn take_remotes(&mut self) -> Vec<RemoteNode> {
         std::mem::take(&mut self.connections.remotes)
     }
 
-    /// Puts them back, as there is no next one.
+    /// Puts the connections back, as there is no next rendezvous.
     pub(in crate::launch) fn put_back(&mut self, remotes: Vec<RemoteNode>) {
         self.connections.remotes = remotes;
     }

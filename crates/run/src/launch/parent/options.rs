@@ -71,10 +71,7 @@ impl Program {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// A rank's process exists.
-    Started {
-        rank: Rank,
-        pid: u32,
-    },
+    Started { rank: Rank, pid: u32 },
     /// The run has recorded an event, as `events.jsonl` has it; if ranks were asked to send them
     /// ([`Program::telling_events`]).
     Recorded(Map<String, Value>),
@@ -86,19 +83,11 @@ pub enum Note {
         phase: Phase,
     },
     /// A rank is stopped (SIGSTOP); the others will wait for it until their deadline.
-    Stopped {
-        rank: Rank,
-        pid: u32,
-    },
+    Stopped { rank: Rank, pid: u32 },
     /// It runs again.
-    Continued {
-        rank: Rank,
-        pid: u32,
-    },
+    Continued { rank: Rank, pid: u32 },
     /// All ranks were asked to stop.
-    Stopping {
-        stop: Stop,
-    },
+    Stopping { stop: Stop },
     /// The group failed and will be started again from the newest checkpoint.
     Restarting {
         /// From 1.
@@ -111,7 +100,7 @@ pub enum Note {
         cause: Box<Failure>,
     },
     /// The machines of the run meet again.
-    Meeting {
+    Rendezvous {
         /// Whom this one waits for, and where.
         words: String,
     },

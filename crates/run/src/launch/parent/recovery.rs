@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::launch::Failure;
-use crate::launch::machines::meeting::Past;
 use crate::launch::machines::nodes::Next;
+use crate::launch::machines::rendezvous::RestartHistory;
 use crate::launch::parent::elastic::GroupSizes;
 use crate::launch::parent::options::Note;
 use crate::launch::parent::restart::{RestartBudget, is_retryable};
@@ -44,7 +44,7 @@ impl Recovery {
     }
 
     /// Recovery for a run over several machines with the history `past`.
-    pub(in crate::launch) fn resumed(plan: &Plan, past: &Past) -> Self {
+    pub(in crate::launch) fn resumed(plan: &Plan, past: &RestartHistory) -> Self {
         Self { budget: RestartBudget::after(plan.max_restarts, past), ..Self::new(plan, &[]) }
     }
 
@@ -58,7 +58,7 @@ impl Recovery {
         self.budget.causes()
     }
 
-    pub(in crate::launch) fn past(&self) -> &Past {
+    pub(in crate::launch) fn past(&self) -> &RestartHistory {
         self.budget.past()
     }
 
@@ -125,13 +125,13 @@ impl Recovery {
     pub(in crate::launch) fn follow(
         &mut self,
         failed: FailedAttempt,
-        next: Next,
+        next: Decision,
     ) -> Result<(Note, Duration), Box<Failure>> {
         let wait = match next {
-            Next::Over => return Err(self.end(failed.failure)),
+            Decision::Over => return Err(self.end(failed.failure)),
             _ if failed.was_asked => return Err(self.end(failed.failure)),
-            Next::Again { wait } => wait,
-            Next::Smaller => match self.in_smaller_passes() {
+            Decision::Again { wait } => wait,
+            Decision::Smaller => match self.in_smaller_passes() {
                 Some(smaller) => {
                     let note = self.shrink_micro_batches(smaller, failed.failure);
                     return Ok((note, Duration::ZERO));
@@ -155,7 +155,7 @@ impl Recovery {
     pub(in crate::launch) fn adopt(
         &mut self,
         plan: &Plan,
-        past: &Past,
+        past: &RestartHistory,
         cause: Option<Box<Failure>>,
     ) -> Option<Note> {
         self.budget.adopt(past);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::launch::Failure;
-use crate::launch::machines::meeting::Past;
+use crate::launch::machines::rendezvous::RestartHistory;
 use crate::user_error::ExitCode;
 
 /// Longest wait before a restart.
@@ -14,7 +14,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 pub(in crate::launch) struct RestartBudget {
     allowed: u32,
     /// History of the run; `spent` counts restarts since the group has its present size.
-    past: Past,
+    past: RestartHistory,
     /// Furthest step that any attempt has begun.
     furthest: u64,
     /// Failures in a row that reached no further step than those before them.
@@ -23,11 +23,11 @@ pub(in crate::launch) struct RestartBudget {
 
 impl RestartBudget {
     pub(in crate::launch) fn new(allowed: u32) -> Self {
-        Self { allowed, past: Past::default(), furthest: 0, without_progress: 0 }
+        Self { allowed, past: RestartHistory::default(), furthest: 0, without_progress: 0 }
     }
 
     /// The budget that is left after `past`.
-    pub(in crate::launch) fn after(allowed: u32, past: &Past) -> Self {
+    pub(in crate::launch) fn after(allowed: u32, past: &RestartHistory) -> Self {
         Self { past: past.clone(), ..Self::new(allowed) }
     }
 
@@ -46,7 +46,7 @@ impl RestartBudget {
         &self.past.causes
     }
 
-    pub(in crate::launch) fn past(&self) -> &Past {
+    pub(in crate::launch) fn past(&self) -> &RestartHistory {
         &self.past
     }
 
@@ -70,7 +70,7 @@ impl RestartBudget {
     }
 
     /// Takes over what all machines know of the restarts so far.
-    pub(in crate::launch) fn adopt(&mut self, past: &Past) {
+    pub(in crate::launch) fn adopt(&mut self, past: &RestartHistory) {
         self.past = past.clone();
     }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn restarts_that_other_machines_know_of_are_spent_here_too() {
-        let past = Past { causes: vec!["a".to_owned()], spent: 1, shrunk: 0 };
+        let past = RestartHistory { causes: vec!["a".to_owned()], spent: 1, shrunk: 0 };
         let mut budget = RestartBudget::after(3, &past);
         budget.follow(&failure(ExitCode::Peer));
         assert_eq!((budget.spent(), budget.causes().len()), (2, 2));

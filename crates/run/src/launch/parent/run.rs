@@ -3,7 +3,7 @@
 //! Over several machines node 0 decides what follows a failure, and all parents meet again:
 //!
 //! ```text
-//! node 0   ends its ranks ─▶ decides ─Next─▶ listens ─▶ all are there ─▶ starts its ranks
+//! node 0   ends its ranks ─▶ decides ─Decision─▶ listens ─▶ all are there ─▶ starts its ranks
 //! node k   ends its ranks ─▶ hears it, or that node 0 is gone ─▶ connects ─▶ starts its ranks
 //! ```
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::files;
 use crate::launch::error_report::clock;
 use crate::launch::failure::Ended;
-use crate::launch::machines::greeting::{LOOK_INTERVAL, STOPPED};
+use crate::launch::machines::joining::{LOOK_INTERVAL, STOPPED};
 use crate::launch::machines::node_rendezvous::{MeetAgainError, join_again};
-use crate::launch::machines::nodes::{Next, NodeFailure};
+use crate::launch::machines::nodes::{Decision, NodeFailure};
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
 use crate::launch::parent::spawn::spawn_all;
@@ -124,7 +124,7 @@ impl Runner<'_> {
         recovery.make_room();
         let first = nodes.ranks().next().unwrap_or(Rank(0));
         let met = self.meet(recovery, None);
-        met.map_err(|why| because(Failure::of_meeting(self.run, first), &why))
+        met.map_err(|why| because(Failure::of_failed_rendezvous(self.run, first), &why))
     }
 
     /// The group has failed: prepares the next one.
@@ -174,7 +174,7 @@ impl Runner<'_> {
     ) -> Result<(), MeetAgainError> {
         let Some(nodes) = &mut self.nodes else { return Ok(()) };
         let mut is_called_off = || self.stops.is_requested_within(LOOK);
-        let mut report = |line: &str| (self.on_note)(Note::Meeting { words: line.to_owned() });
+        let mut report = |line: &str| (self.on_note)(Note::Rendezvous { words: line.to_owned() });
         let met = join_again(nodes, recovery.past(), &mut is_called_off, &mut report);
         met.inspect_err(|_| nodes.call_off())?;
         let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
@@ -258,9 +258,9 @@ fn after_failure(
     if nodes.node() == 0 {
         let next = recovery.after(failed);
         nodes.announce(match next {
-            Ok((Note::Shrunk { .. }, _)) => Next::Smaller,
-            Ok((_, wait)) => Next::Again { wait },
-            Err(_) => Next::Over,
+            Ok((Note::Shrunk { .. }, _)) => Decision::Smaller,
+            Ok((_, wait)) => Decision::Again { wait },
+            Err(_) => Decision::Over,
         });
         return next;
     }

@@ -1,4 +1,4 @@
-//! Which rank holds up the group, judged by what the ranks write into
+//! Finds the rank that holds up the group, by what the ranks write into
 //! [`RankStatus`](crate::launch::rank::status). Pure.
 //!
 //! Two counters: a rank makes *progress* when its training thread reports where it is (or its
@@ -38,14 +38,13 @@ const MAX_INSPECTION_GAP: Duration = Duration::from_secs(1);
 pub(in crate::launch) struct Stall {
     pub(in crate::launch) rank: Rank,
     pub(in crate::launch) kind: StallKind,
-    /// For how long.
     pub(in crate::launch) time: Duration,
 }
 
-/// What is wrong with it.
+/// The kind of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum StallKind {
-    /// Its process shows no heartbeat.
+    /// The process shows no heartbeat.
     NoHeartbeat,
     /// It shows heartbeats, but makes no progress.
     NoProgress,
@@ -64,7 +63,7 @@ pub(in crate::launch) struct StallDetector {
     /// When the last inspection was, by the clock.
     inspected_at: Option<Duration>,
     watched: Duration,
-    /// Whether there are ranks that are watched on other machines.
+    /// True if other ranks are watched on other machines.
     has_others: bool,
 }
 
@@ -75,7 +74,7 @@ struct RankHistory {
     last_progress: Duration,
     last_heartbeat: Duration,
     step_began: Duration,
-    /// Whether its process exists and has work left.
+    /// True if its process exists and has work left.
     is_at_work: bool,
 }
 
@@ -213,7 +212,7 @@ impl StallDetector {
     }
 }
 
-/// Whether a rank is in a phase of the training step. Other phases have no usual duration.
+/// True if a rank is in a phase of the training step. Other phases have no usual duration.
 fn is_training(state: RankState) -> bool {
     use Phase::{Backward, Forward, LoadingData, Optimizer, Reducing};
     state.step > 0 && matches!(state.phase, LoadingData | Forward | Backward | Reducing | Optimizer)

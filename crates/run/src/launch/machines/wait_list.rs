@@ -1,5 +1,5 @@
-//! The port of node 0, and who has come to it: all others before a meeting, or machines that were
-//! away while the rest trains.
+//! The port of node 0, and the nodes that wait there: all others before a rendezvous, or machines
+//! that were away while the rest trains.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::launch::NoRun;
 use crate::launch::machines::compatibility;
-use crate::launch::machines::greeting::{Answer, Hello};
-use crate::launch::machines::meeting::{Meeting, NodeConfig, Session, is_late, latest};
+use crate::launch::machines::joining::{Answer, Hello};
+use crate::launch::machines::rendezvous::{NodeConfig, Rendezvous, Session, is_late, latest};
 use crate::plan::Plan;
 use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
 use crate::transport::auth::Purpose;
@@ -16,32 +16,32 @@ use crate::transport::build_id;
 use crate::transport::channel::Channel;
 use crate::transport::handshake::HANDSHAKE_TIMEOUT;
 
-/// Time after which those who wait hear again that they are to wait.
+/// Time between two messages to those who wait.
 const WORD_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two looks at those who have not introduced themselves yet.
 const HELLO_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where nodes join node 0. Those that stand there when it is dropped see their connections end.
-pub(in crate::launch) struct Door {
+/// Nodes that wait for node 0. When it is dropped, their connections end.
+pub(in crate::launch) struct WaitList {
     listener: TcpListener,
     acceptor: Acceptor,
-    /// Those who hold the token and have not said who they are: one that says nothing holds up
+    /// Connections that hold the token and have not introduced themselves: a silent one holds up
     /// nobody.
     arriving: Vec<Arriving>,
-    /// Node 1 and so on, as far as they are here.
+    /// Node 1 and so on, if they are here.
     joined: Vec<Option<JoinedNode>>,
     /// When they were last told to wait.
     told: Instant,
 }
 
-impl Door {
+impl WaitList {
     pub(in crate::launch) fn open(listener: TcpListener, config: &NodeConfig) -> io::Result<Self> {
         let acceptor = Acceptor::open(&listener, &config.token)?;
         let joined = (1..config.nodes).map(|_| None).collect();
         Ok(Self { listener, acceptor, arriving: Vec::new(), joined, told: Instant::now() })
     }
 
-    /// Those who are here, in their order; the listener listens on.
+    /// Returns the nodes that are here, in their order; the listener listens on.
     pub(in crate::launch) fn close(self) -> (TcpListener, Vec<JoinedNode>) {
         (self.listener, self.joined.into_iter().flatten().collect())
     }
@@ -64,7 +64,8 @@ impl Door {
         }
     }
 
-    /// The first who has said who it is. Those who are gone or silent for too long are forgotten.
+    /// Returns the first node that has introduced itself, and forgets connections that are gone or
+    /// silent for too long.
     fn introduced(&mut self) -> Option<(JoinedNode, Hello)> {
         let mut at = 0;
         while at < self.arriving.len() {
@@ -82,8 +83,8 @@ impl Door {
         None
     }
 
-    /// Lets a node in whose plan fits, where node 0 comes from the meeting `own`. A second one of
-    /// its number is refused, and so is one from another run or an older meeting: the reason.
+    /// Lets a node in whose plan fits, where node 0 comes from the rendezvous `own`. A second one
+    /// of its number is refused, and so is one from another run or an older rendezvous: the reason.
     pub(in crate::launch) fn admit(
         &mut self,
         mut node: JoinedNode,
@@ -106,18 +107,18 @@ impl Door {
         Ok(())
     }
 
-    /// Lets in who has come while the group of `meeting` trains, and tells them to wait; who does
-    /// not fit is refused.
-    pub(in crate::launch) fn look(&mut self, meeting: &Meeting) {
+    /// Admits nodes that come while the group of `rendezvous` trains, and tells them to wait;
+    /// refuses those that do not fit.
+    pub(in crate::launch) fn look(&mut self, rendezvous: &Rendezvous) {
         let mut is_due = self.told.elapsed() >= WORD_INTERVAL;
         while let Some((mut node, hello)) = self.accept(Instant::now(), &mut |_| ()) {
-            match objection(&hello, &meeting.prepared.plan, meeting.config.nodes) {
+            match objection(&hello, &rendezvous.prepared.plan, rendezvous.config.nodes) {
                 Some(why) => {
                     let reason = format!("node {} ({}): {why}", hello.node, node.name());
                     refuse([&mut node], &NoRun::unfit(reason));
                 }
                 // A refused node has been told why.
-                None => is_due |= self.admit(node, Some(&meeting.session)).is_ok(),
+                None => is_due |= self.admit(node, Some(&rendezvous.session)).is_ok(),
             }
         }
         self.forget_who_has_left();
@@ -130,19 +131,19 @@ impl Door {
         }
     }
 
-    /// One may have died while it waited for the others.
+    /// Forgets nodes that died while they waited for the others.
     pub(in crate::launch) fn forget_who_has_left(&mut self) {
         for place in &mut self.joined {
             drop(place.take_if(|node| node.has_left()));
         }
     }
 
-    /// Numbers of those who are here.
+    /// Numbers of the nodes that are here.
     pub(in crate::launch) fn nodes(&self) -> impl Iterator<Item = u32> {
         self.nodes_here().map(|node| node.node)
     }
 
-    /// Where they come from.
+    /// Sessions of the nodes that are here.
     pub(in crate::launch) fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.nodes_here().filter_map(|node| node.session.as_ref())
     }
@@ -193,7 +194,7 @@ impl Arriving {
         Some(Self { channel, address, purpose, since: Instant::now() })
     }
 
-    /// Its first message, if that is here; an error if none will come.
+    /// Returns the first message, if it has come; an error if none will come.
     fn hello(&mut self) -> Result<Option<Hello>, ()> {
         let mut messages = self.channel.receive::<Hello>().map_err(drop)?.into_iter();
         match messages.next() {
@@ -231,13 +232,13 @@ impl JoinedNode {
         format!("{} at {}", self.host, self.address.ip())
     }
 
-    /// Whether it has closed its connection.
+    /// True if it has closed its connection.
     pub(in crate::launch) fn has_left(&self) -> bool {
         has_left(&self.channel)
     }
 }
 
-/// Whether the other end has closed its connection, and all that it sent was read.
+/// True if the other end has closed its connection, and all that it sent was read.
 pub(in crate::launch) fn has_left(channel: &Channel) -> bool {
     use rustix::io::Errno;
     use rustix::net::{RecvFlags, recv};
@@ -248,7 +249,7 @@ pub(in crate::launch) fn has_left(channel: &Channel) -> bool {
     }
 }
 
-/// Why a node does not belong to this run, if so.
+/// Returns the reason why a node does not belong to this run, if any.
 pub(in crate::launch) fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
     if hello.version != build_id() {
         return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, build_id()));
@@ -279,7 +280,7 @@ mod tests {
         let (master, port, token) =
             ("127.0.0.1".to_owned(), address.port(), Key::random().unwrap());
         let config = NodeConfig { node: 0, nodes: 3, master, port, token: token.clone() };
-        let mut door = Door::open(listener, &config).unwrap();
+        let mut wait_list = WaitList::open(listener, &config).unwrap();
         let until = Instant::now() + Duration::from_mins(1);
         let join = |node| {
             let (stream, keys) =
@@ -298,7 +299,7 @@ mod tests {
         };
         let began = Instant::now();
         other.send_all(&hello, HANDSHAKE_TIMEOUT).unwrap();
-        let (node, _) = door.accept(until, &mut |_| ()).unwrap();
+        let (node, _) = wait_list.accept(until, &mut |_| ()).unwrap();
         assert_eq!((node.node, node.has_left()), (2, false));
         assert!(began.elapsed() < HANDSHAKE_TIMEOUT / 2, "{:?}", began.elapsed());
         drop(other);
@@ -307,7 +308,7 @@ mod tests {
         }
         // It takes no one else for the silent one's place, and looks no longer than is asked for.
         let began = Instant::now();
-        assert!(door.accept(began + HELLO_INTERVAL, &mut |_| ()).is_none());
+        assert!(wait_list.accept(began + HELLO_INTERVAL, &mut |_| ()).is_none());
         assert!(began.elapsed() < HANDSHAKE_TIMEOUT / 2, "{:?}", began.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! What machines that meet say to each other, and why they may not fit.
+//! Messages of machines that join a rendezvous, and the errors of a failed one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::machines::meeting::{Meeting, NodeConfig, NodeRanks, Session};
+use crate::launch::machines::rendezvous::{NodeConfig, NodeRanks, Rendezvous, Session};
 use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
 use crate::user_error::ExitCode;
 
-/// Why the nodes of a run did not find each other.
+/// A failed rendezvous of machines.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRendezvousError<E> {
     /// This is node 0, and it could not prepare the run. The other nodes were told.
@@ -21,49 +21,34 @@ pub enum NodeRendezvousError<E> {
     Prepare(E),
     /// The system refused.
     #[error("node {node} cannot {what}: {source}")]
-    Io {
-        /// This node.
-        node: u32,
-        /// What was tried.
-        what: String,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { node: u32, what: String, source: io::Error },
     /// A node did not join.
     #[error("node {node} waited {:.0} s, but {missing} did not come", waited.as_secs_f64())]
     Missing {
-        /// This node.
         node: u32,
-        /// Which nodes or ranks are missing.
+        /// Names of the missing nodes or ranks.
         missing: String,
-        /// How long.
         waited: Duration,
     },
-    /// What listens at the address does not hold the token.
+    /// The process listening at the address does not hold the token.
     #[error("the process listening at {address} does not prove that it has the token of this run")]
     Unauthenticated {
-        /// Where node 0 should be.
+        /// Expected address of node 0.
         address: String,
     },
     /// This node was asked to stop while it waited.
     #[error("node {node} was asked to stop while it waited for the others")]
-    CalledOff {
-        /// This node.
-        node: u32,
-    },
+    CalledOff { node: u32 },
     /// Some met, and one of them left before all ranks were connected.
     #[error("node {node} met the others, and one of them left before all ranks were connected")]
-    BrokenOff {
-        /// This node.
-        node: u32,
-    },
+    BrokenOff { node: u32 },
     /// The nodes do not fit together.
     #[error("{0}")]
     Refused(NoRun),
 }
 
 impl<E: NotPrepared> NodeRendezvousError<E> {
-    /// What the other ranks of this machine, which wait for a run, are told.
+    /// The message to the other ranks of this machine, which wait for a run.
     pub(in crate::launch) fn for_others(&self) -> NoRun {
         match self {
             Self::Prepare(error) => NoRun::of("node 0", error),
@@ -74,15 +59,15 @@ impl<E: NotPrepared> NodeRendezvousError<E> {
 }
 
 impl<E> NodeRendezvousError<E> {
-    /// Whether another attempt may succeed, when machines that have met before meet again.
+    /// True if another attempt may succeed, when machines that have met before meet again.
     pub(in crate::launch) fn may_pass(&self) -> bool {
         let passes =
             matches!(self, Self::Io { .. } | Self::Missing { .. } | Self::BrokenOff { .. });
         passes || matches!(self, Self::Unauthenticated { .. })
     }
 
-    /// Whether node 0 may be between two meetings: it has ended the connection, or listens with the
-    /// key of a meeting.
+    /// True if node 0 may be between two rendezvous: it has ended the connection, or listens with
+    /// the key of a rendezvous.
     pub(in crate::launch) fn may_pass_soon(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match self {
@@ -108,11 +93,11 @@ impl<E> NodeRendezvousError<E> {
     }
 }
 
-/// Why there is no meeting, where node 0 is stopped before it.
+/// Reason of a refusal by a node 0 that is stopped before the rendezvous.
 pub(in crate::launch) const STOPPED: &str = "node 0 was asked to stop";
-/// What a node could not do where node 0 has ended the connection.
+/// Failed operation of a node if node 0 has ended the connection.
 pub(in crate::launch) const JOIN: &str = "join node 0";
-/// What it could not do later.
+/// Failed operation at a later time.
 pub(in crate::launch) const RECEIVE: &str = "receive the plan from node 0";
 
 /// The first message of a node.
@@ -122,10 +107,10 @@ pub(in crate::launch) struct Hello {
     pub(in crate::launch) node: u32,
     pub(in crate::launch) nodes: u32,
     pub(in crate::launch) host: String,
-    /// Where its ranks can be reached.
+    /// Port at which its ranks can be reached.
     pub(in crate::launch) port: u16,
     pub(in crate::launch) plan: serde_json::Value,
-    /// Where it comes from; absent if it was just started.
+    /// Session that the node comes from; absent if it was just started.
     pub(in crate::launch) session: Option<Session>,
 }
 
@@ -133,7 +118,7 @@ pub(in crate::launch) struct Hello {
 #[derive(Serialize, Deserialize)]
 pub(in crate::launch) enum Answer {
     Welcome(Box<Welcome>),
-    /// The others train; it may take part from their next meeting on.
+    /// The others train; it may take part from their next rendezvous on.
     Wait,
     Refused(NoRun),
 }
@@ -141,7 +126,7 @@ pub(in crate::launch) enum Answer {
 #[derive(Serialize, Deserialize)]
 pub(in crate::launch) struct Welcome {
     pub(in crate::launch) prepared: PreparedRun,
-    /// Of this run alone: ranks of another run cannot connect.
+    /// Secret of this run alone: ranks of another run cannot connect.
     pub(in crate::launch) secret: SentKey,
     /// Address and name of each node but the first, of those that take part.
     pub(in crate::launch) nodes: Vec<(SocketAddr, String)>,
@@ -150,37 +135,37 @@ pub(in crate::launch) struct Welcome {
     pub(in crate::launch) session: Session,
 }
 
-/// A machine that wants to meet the others.
+/// A machine that joins a rendezvous.
 #[derive(Clone, Copy)]
-pub(in crate::launch) struct Place<'a> {
+pub(in crate::launch) struct Participant<'a> {
     pub(in crate::launch) config: &'a NodeConfig,
-    /// Of all machines.
+    /// The plan for all machines.
     pub(in crate::launch) plan: &'a Plan,
-    /// Of fewer.
+    /// Plans for fewer machines.
     pub(in crate::launch) smaller: &'a [Plan],
-    /// Where it comes from, if it has met the others before.
+    /// Session that it comes from, if it has met the others before.
     pub(in crate::launch) session: Option<&'a Session>,
 }
 
 /// Time between two looks for requests to stop.
 pub(in crate::launch) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long a machine waits for the others.
-pub(in crate::launch) struct Waiting<'a> {
+/// Deadline of a machine that waits for the others, and what ends the wait before.
+pub(in crate::launch) struct JoinWait<'a> {
     pub(in crate::launch) until: Instant,
     /// From the beginning to `until`.
     pub(in crate::launch) longest: Duration,
-    /// Whether the run was asked to stop meanwhile; looked at several times a second.
+    /// True if the run was asked to stop meanwhile; called several times a second.
     pub(in crate::launch) is_called_off: &'a mut dyn FnMut() -> bool,
 }
 
-impl Waiting<'_> {
+impl JoinWait<'_> {
     /// End of the next part of the wait, after which to look for requests to stop.
     pub(in crate::launch) fn next_look(&self) -> Instant {
         self.until.min(Instant::now() + LOOK_INTERVAL)
     }
 
-    /// Waits anew, as someone came and left again.
+    /// Restarts the wait, as a node came and left again.
     pub(in crate::launch) fn restart(&mut self) {
         self.until = Instant::now() + self.longest;
     }
@@ -196,13 +181,13 @@ pub(in crate::launch) fn run_key(token: &Key, secret: &Key, prepared: &PreparedR
 }
 
 pub(in crate::launch) fn peer_connections<'a>(
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &Key,
     names: &'a [String],
 ) -> PeerConnections<'a> {
-    let NodeRanks { place, ranks_per_node } = meeting.ranks();
-    let nodes = meeting.session.present.len() as u32;
-    let key = run_key(&meeting.config.token, secret, &meeting.prepared);
+    let NodeRanks { place, ranks_per_node } = rendezvous.ranks();
+    let nodes = rendezvous.session.present.len() as u32;
+    let key = run_key(&rendezvous.config.token, secret, &rendezvous.prepared);
     PeerConnections { node: place, nodes, ranks_per_node, key, names }
 }
 

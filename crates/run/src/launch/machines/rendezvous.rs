@@ -1,4 +1,4 @@
-//! A meeting of machines: who takes part, with which plan, and what they remember for the next one.
+//! A rendezvous of machines: the participants, their plan, and what they remember for the next one.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,16 +16,16 @@ pub struct NodeConfig {
     pub nodes: u32,
     /// Name or address of node 0.
     pub master: String,
-    /// Its port.
+    /// Port of node 0.
     pub port: u16,
     /// The secret that authenticates the machines.
     pub token: Key,
 }
 
-/// The ranks of one machine: as many on each.
+/// The ranks of one machine; all machines have equally many.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::launch) struct NodeRanks {
-    /// Its place among the machines that take part.
+    /// Index among the machines that take part.
     pub(in crate::launch) place: u32,
     pub(in crate::launch) ranks_per_node: u32,
 }
@@ -37,49 +37,50 @@ impl NodeRanks {
     }
 }
 
-/// Where a run over several machines stands, as each of them tells the others when they meet again.
+/// The state of a run over several machines, which each sends to the others when they meet again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::launch) struct Session {
     /// The run's id.
     pub(in crate::launch) run: String,
-    /// Number of the meeting, from 1: the machines meet for each start of the group.
-    pub(in crate::launch) meeting: u32,
-    pub(in crate::launch) past: Past,
+    /// Rendezvous so far, this one included: the machines meet for each start of the group.
+    #[serde(rename = "meeting")]
+    pub(in crate::launch) round: u32,
+    pub(in crate::launch) past: RestartHistory,
     /// Numbers of the machines that take part, in the order of their ranks.
     pub(in crate::launch) present: Vec<u32>,
 }
 
-/// What the run has been through, as far as its next start depends on it.
+/// Restarts of the run, as far as its next start depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) struct Past {
-    /// Why the group was started again, oldest first.
+pub(in crate::launch) struct RestartHistory {
+    /// Causes of the restarts, oldest first.
     pub(in crate::launch) causes: Vec<String>,
     /// Restarts that count against `fault.max_restarts`.
     pub(in crate::launch) spent: u32,
-    /// How often passes became smaller because memory ran out.
+    /// Reductions of the micro-batch size because memory ran out.
     pub(in crate::launch) shrunk: u32,
 }
 
-/// What a machine knows of the meeting that it comes from.
+/// A machine's record of its last rendezvous.
 #[derive(Clone, Debug)]
-pub(in crate::launch) struct Meeting {
+pub(in crate::launch) struct Rendezvous {
     pub(in crate::launch) config: NodeConfig,
-    /// Of all machines, with what this one alone decides.
+    /// The run on all machines, with this machine's own choices.
     pub(in crate::launch) prepared: PreparedRun,
     /// The plans of fewer machines that the run may continue with.
     pub(in crate::launch) smaller: Vec<Plan>,
     pub(in crate::launch) session: Session,
 }
 
-impl Meeting {
-    /// The plan of the machines that take part, in passes as small as they have become; `None` if
-    /// there is none.
+impl Rendezvous {
+    /// The plan of the machines that take part, with the current micro-batch size; `None` if there
+    /// is none.
     pub(in crate::launch) fn plan(&self) -> Option<Plan> {
         let plan = self.plan_of(self.session.present.len())?.clone();
         (0..self.session.past.shrunk).try_fold(plan, |plan, _| plan.in_smaller_passes())
     }
 
-    /// The plan of so many machines, in passes as large as was asked for.
+    /// The plan of so many machines, with the micro-batch size that was asked for.
     pub(in crate::launch) fn plan_of(&self, machines: usize) -> Option<&Plan> {
         plan_for(std::iter::once(&self.prepared.plan).chain(&self.smaller), machines)
     }
@@ -93,7 +94,7 @@ impl Meeting {
     }
 }
 
-/// Of some plans that for so many machines.
+/// The plan for this number of machines.
 pub(in crate::launch) fn plan_for<'a>(
     plans: impl IntoIterator<Item = &'a Plan>,
     machines: usize,
@@ -106,7 +107,7 @@ pub(in crate::launch) fn latest<'a>(
     sessions: impl Iterator<Item = &'a Session>,
 ) -> Option<&'a Session> {
     sessions.reduce(|a, b| {
-        let age = |session: &Session| (session.meeting, session.past.causes.len());
+        let age = |session: &Session| (session.round, session.past.causes.len());
         if age(b) > age(a) { b } else { a }
     })
 }
@@ -118,28 +119,27 @@ pub(in crate::launch) fn next(
     others: impl Iterator<Item = u32>,
 ) -> Session {
     let present = std::iter::once(0).chain(others).collect();
-    let meeting = latest.map_or(0, |session| session.meeting) + 1;
-    let past = latest.map_or_else(Past::default, |session| session.past.clone());
-    Session { run: prepared.folders.id.clone(), meeting, past, present }
+    let round = latest.map_or(0, |session| session.round) + 1;
+    let past = latest.map_or_else(RestartHistory::default, |session| session.past.clone());
+    Session { run: prepared.folders.id.clone(), round, past, present }
 }
 
-/// Why a node that comes from `theirs` does not belong to what node 0, which comes from `own`, and
-/// those who came before it continue. Where a node 0 has died while the machines met, some of them
-/// are a meeting ahead.
+/// Returns why a node with the session `theirs` cannot join node 0, with the session `own`, and the
+/// nodes that have joined before. If a node 0 died during a rendezvous, some nodes are one ahead.
 pub(in crate::launch) fn is_late(
     theirs: &Session,
     own: Option<&Session>,
     others: Option<&Session>,
 ) -> Option<String> {
-    let oldest = own.map(|own| own.meeting).or(others.map(|it| it.meeting.saturating_sub(1)));
+    let oldest = own.map(|own| own.round).or(others.map(|it| it.round.saturating_sub(1)));
     let run = own.or(others).map(|session| &session.run);
     if run.is_some_and(|run| *run != theirs.run) {
         return Some(format!("it continues another run, {}", theirs.run));
     }
-    oldest.filter(|oldest| theirs.meeting < *oldest).map(|_| {
-        let meeting = theirs.meeting;
+    oldest.filter(|oldest| theirs.round < *oldest).map(|_| {
+        let round = theirs.round;
         format!(
-            "it comes from meeting {meeting} of this run's machines, and they have met again since"
+            "it comes from meeting {round} of this run's machines, and they have met again since"
         )
     })
 }
@@ -148,10 +148,10 @@ pub(in crate::launch) fn is_late(
 mod tests {
     use super::*;
 
-    fn session(run: &str, meeting: u32, restarts: usize) -> Session {
+    fn session(run: &str, round: u32, restarts: usize) -> Session {
         let causes = vec!["a rank died".to_owned(); restarts];
-        let past = Past { causes, ..Past::default() };
-        Session { run: run.to_owned(), meeting, past, present: vec![0, 1] }
+        let past = RestartHistory { causes, ..RestartHistory::default() };
+        Session { run: run.to_owned(), round, past, present: vec![0, 1] }
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_new_node_0_takes_the_word_of_the_others_the_newest_first() {
-        let [first, second, third] = [1, 2, 3].map(|meeting| session("r", meeting, 1));
+        let [first, second, third] = [1, 2, 3].map(|round| session("r", round, 1));
         assert_eq!(is_late(&first, None, None), None);
         // One of them may have met a node 0 that died meanwhile.
         assert_eq!(is_late(&second, None, Some(&third)), None);
