@@ -141,14 +141,14 @@ impl Kind for Kubernetes {
         let claims = claims.map(|claim| wrong("volumes", format!("`{claim}` cannot name a claim")));
         let name = shell::wrong_name(&self.environment);
         let image = empty("image", &self.image);
-        let found = [token, image, folder, self.without_volumes(), mounts, claims, name];
-        found.into_iter().flatten().chain(self.of_train_jobs()).collect()
+        let found = [token, image, folder, self.check_volumes(), mounts, claims, name];
+        found.into_iter().flatten().chain(self.check_train_job()).collect()
     }
 }
 
 impl Kubernetes {
     /// A runtime of the cluster may mount volumes of its own.
-    fn without_volumes(&self) -> Option<Wrong> {
+    fn check_volumes(&self) -> Option<Wrong> {
         (self.volumes.is_empty() && self.training_runtime.is_none()).then(|| {
             let what = "is missing: runs would be lost with their pods, and workers could not \
                         share trials; name a claim and where it is mounted, such as `{ \
@@ -158,7 +158,7 @@ impl Kubernetes {
     }
 
     /// Checks that apply to a `TrainJob` alone.
-    fn of_train_jobs(&self) -> Vec<Wrong> {
+    fn check_train_job(&self) -> Vec<Wrong> {
         let Some(runtime) = &self.training_runtime else { return Vec::new() };
         let name = (!is_name(runtime)).then(|| Wrong {
             key: "training_runtime",
@@ -305,7 +305,7 @@ impl Cluster for Kubernetes {
 /// The variables, resources and volumes of a pod.
 impl Kubernetes {
     /// True if the pods of a job train one model together.
-    fn meets(&self, job: &Job) -> bool {
+    fn trains_together(&self, job: &Job) -> bool {
         self.nodes > 1 && job.workers().is_none()
     }
 
@@ -344,7 +344,7 @@ impl Kubernetes {
             all.add(EXPERIMENT, json!({"name": "experiment", "configMap": {"name": name}}));
         }
         if let Some(secret) = self.token_secret.as_deref()
-            && self.meets(job)
+            && self.trains_together(job)
         {
             let secret = json!({"secretName": secret, "defaultMode": 0o400});
             all.add(TOKEN, json!({"name": "token", "secret": secret}));
@@ -405,7 +405,7 @@ impl Kubernetes {
             "publishNotReadyAddresses": true,
             "selector": {"batch.kubernetes.io/job-name": name},
         });
-        self.meets(job).then(
+        self.trains_together(job).then(
             || json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}),
         )
     }
@@ -418,7 +418,7 @@ impl Kubernetes {
         let token = format!("{TOKEN}/token");
         let place = ["--nnodes", &nodes, "--node-rank", rank];
         let meeting = place.into_iter().chain(["--master-addr", &master, "--token-file", &token]);
-        let meeting = meeting.filter(|_| self.meets(job)).map(str::to_owned);
+        let meeting = meeting.filter(|_| self.trains_together(job)).map(str::to_owned);
         job.command(&self.program, EXPERIMENT).into_iter().chain(meeting).collect()
     }
 
@@ -508,7 +508,7 @@ impl Kubernetes {
     fn shell(&self, job: &Job) -> String {
         let folder = quoted(&self.folder);
         let alone = line(&job.command(&self.program, EXPERIMENT));
-        let (before, meeting) = if self.meets(job) {
+        let (before, meeting) = if self.trains_together(job) {
             let place = "--nnodes \"$PET_NNODES\" --node-rank \"$PET_NODE_RANK\"";
             let master = "--master-addr \"$PET_MASTER_ADDR\" --master-port \"$PET_MASTER_PORT\"";
             (String::new(), format!(" {place} {master} --token-file {TOKEN}/token"))

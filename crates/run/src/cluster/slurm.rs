@@ -315,7 +315,7 @@ exit \"$code\"
         for (id, state) in answer.lines().filter_map(state) {
             tasks.entry(id).or_default().push(state);
         }
-        tasks.into_iter().map(|(id, tasks)| (id, together(tasks))).collect()
+        tasks.into_iter().map(|(id, tasks)| (id, array_state(tasks))).collect()
     }
 
     fn cancel(&self, job: &Place) -> Call {
@@ -333,7 +333,7 @@ exit \"$code\"
 }
 
 /// The state of an array, from those of its tasks: "2 RUNNING, 1 PENDING (Resources)".
-fn together(tasks: Vec<State>) -> State {
+fn array_state(tasks: Vec<State>) -> State {
     let is_over = tasks.iter().all(|task| task.is_over);
     let mut counts: Vec<(String, usize)> = Vec::new();
     for task in tasks {

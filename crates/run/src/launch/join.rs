@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::collective::mpi::StartError;
 use crate::failpoint;
-use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
+use crate::launch::foreign::local_rendezvous::{self, Host, LocalGroup, RankWait, RendezvousError};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::machines::joining::NodeRendezvousError;
 use crate::launch::machines::node_rendezvous::join_nodes;
@@ -160,7 +160,7 @@ fn join_foreign<E: NotPrepared>(
 fn membership<E>(
     foreign: &Foreign,
     prepared: PreparedRun,
-    shared: Shared,
+    shared: LocalGroup,
     peers: Vec<Peer>,
 ) -> Result<Membership, JoinError<E>> {
     if prepared.plan.distributed.meets_by_mpi() {
@@ -168,7 +168,7 @@ fn membership<E>(
     }
     let rank = foreign.rank;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
-    let Shared { memory, peer_monitor } = shared;
+    let LocalGroup { memory, peer_monitor } = shared;
     Membership::of_foreign(foreign, prepared, memory, peers, peer_monitor).map_err(fail)
 }
 
@@ -177,7 +177,7 @@ fn host<E: NotPrepared>(
     foreign: &Foreign,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
-) -> Result<(PreparedRun, Shared), JoinError<E>> {
+) -> Result<(PreparedRun, LocalGroup), JoinError<E>> {
     let host = Host::open(foreign)?;
     let prepared = match prepare() {
         Ok(prepared) => prepared,
@@ -229,11 +229,11 @@ impl<'a> FirstOfMachine<'a> {
         plan: &Plan,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         report: &mut dyn FnMut(&str),
-    ) -> Result<Met, NodeRendezvousError<E>> {
+    ) -> Result<JoinedMachines, NodeRendezvousError<E>> {
         let met = join_nodes(config, plan, &[], prepare, report);
         let (prepared, mut nodes) =
             met.inspect_err(|error| self.host.refuse(error.for_others()))?;
-        Ok(Met { prepared, peers: nodes.take_peers() })
+        Ok(JoinedMachines { prepared, peers: nodes.take_peers() })
     }
 
     /// Sends the run to the other ranks of the machine, which has all that they need by now. All
@@ -242,15 +242,19 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// A rank of this machine does not come, MPI cannot be used, or no thread is to be had.
-    pub(crate) fn welcome<E>(self, met: Met, say: fn(&str)) -> Result<Membership, JoinError<E>> {
-        let Met { prepared, peers } = met;
+    pub(crate) fn welcome<E>(
+        self,
+        met: JoinedMachines,
+        say: fn(&str),
+    ) -> Result<Membership, JoinError<E>> {
+        let JoinedMachines { prepared, peers } = met;
         let shared = self.host.welcome(&prepared, say)?;
         membership(self.foreign, prepared, shared, peers)
     }
 }
 
 /// A machine that has met the others.
-pub(crate) struct Met {
+pub(crate) struct JoinedMachines {
     /// The run that all machines train.
     pub(crate) prepared: PreparedRun,
     peers: Vec<Peer>,

@@ -196,7 +196,7 @@ fn problem_of_key(loaded: &Loaded, error: &data::Error) -> Option<(ExitCode, Pro
         None => (error.exit_code(), key_of(options, path_of(error)?)?),
     };
     let problem = loaded.problem(&key, error.to_string());
-    let problem = match meant(error).or_else(|| error.help()) {
+    let problem = match suggestion(error).or_else(|| error.help()) {
         Some(help) => problem.help(help),
         None => problem,
     };
@@ -218,7 +218,7 @@ fn key_of(options: &Options, path: &Path) -> Option<String> {
 }
 
 /// Suggests a similar name for a path that does not exist.
-fn meant(error: &data::Error) -> Option<String> {
+fn suggestion(error: &data::Error) -> Option<String> {
     let data::Error::Missing { what, path, .. } = error else { return None };
     let near = neighbour(path, what.contains("folder"))?;
     Some(format!("did you mean `{}`?", near.display()))

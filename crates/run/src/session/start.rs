@@ -40,7 +40,7 @@ pub fn launch(
                 if request.prepared.plan.distributed.meets_by_mpi() {
                     nodes::train_by_mpi(&apart, request, kinds)
                 } else {
-                    Err(no_way(launched, &request))
+                    Err(several_machines(launched, &request))
                 }
             }
             _ => foreign(make, role, launched, timeout, kinds),
@@ -72,7 +72,7 @@ pub fn launch(
 }
 
 /// Ranks on several machines whose plan does not use MPI, and which were given no token.
-fn no_way(launched: &Foreign, request: &RunRequest) -> ErrorPage {
+fn several_machines(launched: &Foreign, request: &RunRequest) -> ErrorPage {
     let Foreign { world, local_world, .. } = *launched;
     let error = JoinError::<Never>::SeveralMachines { world, local_world };
     let why = match &request.prepared.facts.mpi {

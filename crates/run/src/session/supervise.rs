@@ -22,7 +22,7 @@ use crate::worker::{self, Listener};
 pub struct Launched {
     plan: Plan,
     run: OwnedRun,
-    how: How,
+    end: LaunchEnd,
     /// Tokens that are sampled after a run that succeeded.
     pub sample_tokens: Option<u32>,
 }
@@ -35,7 +35,7 @@ impl Launched {
 }
 
 /// The end of the ranks, and the role of this process.
-enum How {
+enum LaunchEnd {
     /// The parent of the ranks of this machine.
     Watched { ended: Result<launch::Ended, Box<launch::Failure>>, node: u32 },
     /// A rank, which only its launcher watched.
@@ -67,7 +67,7 @@ pub(crate) fn watch(
     drop(stream);
     run.settle();
     let node = nodes.map_or(0, |nodes| nodes.node());
-    Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
+    Ok(Launched { plan, run, end: LaunchEnd::Watched { ended, node }, sample_tokens: None })
 }
 
 /// The program of the ranks; with `--json` they send the events that they record.
@@ -83,7 +83,7 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
     let listener = stream.as_ref().map(|stream| Listener::new(stream.listener()));
     let outcome = worker::run(membership, listener, kinds);
     drop(stream);
-    Launched { plan, run, how: How::TookPart { rank, outcome }, sample_tokens: None }
+    Launched { plan, run, end: LaunchEnd::TookPart { rank, outcome }, sample_tokens: None }
 }
 
 /// Completes the records of the run, and returns its exit code.
@@ -92,9 +92,9 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
 ///
 /// The failure of the run.
 pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
-    let Launched { plan, run, how, .. } = launched;
-    let code = match how {
-        How::TookPart { rank, outcome } => {
+    let Launched { plan, run, end, .. } = launched;
+    let code = match end {
+        LaunchEnd::TookPart { rank, outcome } => {
             if rank.is_first() {
                 draw(&plan, &run.folders);
             }
@@ -102,8 +102,8 @@ pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
             return Ok(outcome.code);
         }
         // The run's files are node 0's, also where both see the same folder.
-        How::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
-        How::Watched { ended, node: 0 } => {
+        LaunchEnd::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
+        LaunchEnd::Watched { ended, node: 0 } => {
             let is_failure = ended.is_err();
             let tidy = {
                 let (plan, folders) = (plan.clone(), run.folders.clone());

@@ -11,13 +11,13 @@ use crate::launch::Link;
 use crate::plan::Plan;
 use crate::units::Rank;
 #[cfg(feature = "cuda")]
-use crate::worker::gpu_prefetch::Ahead;
+use crate::worker::gpu_prefetch::GpuPrefetcher;
 
 /// Unreadable samples that are named; more are only counted.
 pub(crate) const MAX_NAMED_SAMPLES: usize = 10;
 
 /// Batches of the passes that were asked for, in their order.
-pub(crate) struct Feed {
+pub(crate) struct BatchSource {
     source: Source,
     unreadable: Vec<Unreadable>,
     /// True while the training thread waits for a batch.
@@ -28,10 +28,10 @@ pub(crate) struct Feed {
 enum Source {
     Loader(Loader),
     #[cfg(feature = "cuda")]
-    Ahead(Ahead),
+    GpuPrefetcher(GpuPrefetcher),
 }
 
-impl Feed {
+impl BatchSource {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
         let is_waiting = Arc::new(AtomicBool::new(true));
@@ -44,7 +44,12 @@ impl Feed {
         let Some((gpu, moves)) = engine.destination() else { return Ok(self) };
         if let Source::Loader(loader) = self.source {
             self.is_waiting.store(false, Ordering::Relaxed);
-            self.source = Source::Ahead(Ahead::start(loader, gpu, moves, self.is_waiting.clone())?);
+            self.source = Source::GpuPrefetcher(GpuPrefetcher::start(
+                loader,
+                gpu,
+                moves,
+                self.is_waiting.clone(),
+            )?);
         }
         Ok(self)
     }
@@ -69,7 +74,7 @@ impl Feed {
             Source::Loader(loader) => loader.observe(moves),
             // It has the loader already.
             #[cfg(feature = "cuda")]
-            Source::Ahead(_) => {}
+            Source::GpuPrefetcher(_) => {}
         }
         self
     }
@@ -98,7 +103,7 @@ impl Feed {
         let next = match &mut self.source {
             Source::Loader(loader) => loader.next(),
             #[cfg(feature = "cuda")]
-            Source::Ahead(ahead) => ahead.next(),
+            Source::GpuPrefetcher(ahead) => ahead.next(),
         };
         let loaded = next.ok_or_else(ended)??;
         let room = MAX_NAMED_SAMPLES.saturating_sub(self.unreadable.len());

@@ -25,7 +25,7 @@ struct ParameterOutline {
 }
 
 /// Returns rank 0's `restored` on every rank. Parameters and buffers are shared by `Engine::new`.
-pub(crate) fn share(
+pub(crate) fn broadcast_state(
     collective: &dyn Collective,
     restored: Option<(TrainState, Vec<ParameterState>)>,
 ) -> Result<Option<(TrainState, Vec<ParameterState>)>, Error> {
@@ -34,7 +34,9 @@ pub(crate) fn share(
         state: state.clone(),
         parameters: states.iter().map(outline).collect(),
     });
-    let Some(Outline { state, parameters }) = told(collective, &outline)? else { return Ok(None) };
+    let Some(Outline { state, parameters }) = broadcast_value(collective, &outline)? else {
+        return Ok(None);
+    };
     let mut states = match restored {
         Some((_, states)) if is_first => states,
         _ => parameters.into_iter().map(zeroed).collect(),
@@ -49,7 +51,7 @@ pub(crate) fn share(
 }
 
 /// Returns rank 0's value on every rank.
-pub(crate) fn told<T: Serialize + DeserializeOwned>(
+pub(crate) fn broadcast_value<T: Serialize + DeserializeOwned>(
     collective: &dyn Collective,
     mine: &T,
 ) -> Result<T, Error> {

@@ -22,7 +22,7 @@ use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::{DATA, NamedSink, SPLIT, SinkStart, newest_of};
 use crate::runs;
 use crate::units::Rank;
-use crate::worker::broadcast_state::share;
+use crate::worker::broadcast_state::broadcast_state;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::{Listener, LoggerSettings, RankLogger};
 use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
@@ -80,7 +80,11 @@ pub(crate) fn build_run(
             passed_over = restored.passed_over;
             (restored.state, restored.optimizer_state)
         });
-        if rank_plan.resume && is_far { share(collective.as_ref(), restored) } else { Ok(restored) }
+        if rank_plan.resume && is_far {
+            broadcast_state(collective.as_ref(), restored)
+        } else {
+            Ok(restored)
+        }
     })?;
     engine.observe(Box::new({
         let link = link.clone();
@@ -99,8 +103,8 @@ pub(crate) fn build_run(
     };
     let now = Clock::start();
     let spent_before = engine.state().time_spent();
-    let odds = SampleWeights::of(&plan.data, splits.train.as_ref());
-    let eyes = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
+    let sample_weights = SampleWeights::of(&plan.data, splits.train.as_ref());
+    let preprocessor = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
     let mut run = RankRun {
         plan,
         rank,
@@ -108,9 +112,9 @@ pub(crate) fn build_run(
         engine,
         collective,
         source,
-        odds,
+        sample_weights,
         splits,
-        eyes,
+        preprocessor,
         writer,
         logger,
         link,
@@ -378,8 +382,8 @@ pub(crate) fn evaluate(
     let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
     let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
     let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
-    let eyes = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
-    let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
+    let preprocessor = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
+    let simulation = Simulation { source: source.as_ref(), preprocessor: preprocessor.as_ref() };
     measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
 }
 

@@ -25,12 +25,12 @@ pub fn batches_of(
         return Ok(Box::new(move || batches.next().ok_or_else(ended)));
     };
     let loaded = batches.map(|batch| Ok(Loaded { batch, unreadable: Vec::new() }));
-    let mut ahead = Ahead::start(loaded, gpu, moves, Arc::default())?;
+    let mut ahead = GpuPrefetcher::start(loaded, gpu, moves, Arc::default())?;
     Ok(Box::new(move || Ok(ahead.next().ok_or_else(ended)??.batch)))
 }
 
 /// The batches of a loader, one of which is always on its way.
-pub(super) struct Ahead {
+pub(super) struct GpuPrefetcher {
     coming: Option<Receiver<Result<InFlight, Error>>>,
     thread: Option<JoinHandle<()>>,
     /// True while the training thread waits for a batch.
@@ -44,7 +44,7 @@ struct InFlight {
     unreadable: Vec<Unreadable>,
 }
 
-impl Ahead {
+impl GpuPrefetcher {
     /// Starts the thread. `is_waiting` is true while the training thread waits.
     pub(super) fn start(
         loader: impl Iterator<Item = Result<Loaded, Error>> + Send + 'static,
@@ -72,7 +72,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for GpuPrefetcher {
     fn drop(&mut self) {
         // Without a receiver the thread ends after its batch.
         self.coming = None;

@@ -65,9 +65,9 @@ pub(crate) struct RankRun {
     source: Box<dyn DataSource>,
     splits: Splits,
     /// Absent unless a policy is trained.
-    eyes: Option<ObservationPreprocessor>,
+    preprocessor: Option<ObservationPreprocessor>,
     /// Absent unless training samples are drawn by weight.
-    odds: Option<SampleWeights>,
+    sample_weights: Option<SampleWeights>,
     /// Present on rank 0.
     writer: Option<checkpoint::Writer>,
     logger: RankLogger,
@@ -120,7 +120,7 @@ pub fn run(membership: Membership, listener: Option<Listener>, kinds: &Kinds) ->
     let rank = rank_plan.rank;
     let logs = rank_plan.run.logs.clone();
     let handles = GroupHandles { shm, peers };
-    let result = on_large_stack(|| live(rank_plan, handles, link.clone(), listener, kinds));
+    let result = on_large_stack(|| run_rank(rank_plan, handles, link.clone(), listener, kinds));
     match result {
         Ok(code) => {
             link.finish();
@@ -164,7 +164,7 @@ pub fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -
     })
 }
 
-fn live(
+fn run_rank(
     rank_plan: RankPlan,
     handles: GroupHandles,
     link: Arc<Link>,
@@ -259,7 +259,7 @@ impl RankRun {
         self.link.progress(self.engine.state().step, Phase::Reducing);
     }
 
-    fn wishes(&self) -> StopRequests {
+    fn stop_requests(&self) -> StopRequests {
         let left = |budget: Duration| budget.saturating_sub(self.spent_before);
         let left = self.plan.length.time.filter(|_| self.rank.is_first()).map(left);
         StopRequests { link: self.link.clone(), clock: self.clock, left }

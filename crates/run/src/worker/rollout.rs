@@ -18,7 +18,7 @@ const TEST: u64 = 1;
 
 /// Answers observations (n, seen, numbers) by chunks of actions (n, length, numbers), all between
 /// -1 and 1; each sample draws from its key.
-pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
+pub(crate) type PredictFn<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 
 /// Observation and action of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +103,7 @@ pub(crate) struct ObservationPreprocessor {
     pub(crate) chunk: Chunk,
     pub(crate) ranges: Ranges,
     /// Transform of images, if there are any.
-    pub(crate) sight: Option<CameraTransform>,
+    pub(crate) camera_transform: Option<CameraTransform>,
 }
 
 impl ObservationPreprocessor {
@@ -114,24 +114,26 @@ impl ObservationPreprocessor {
     ) -> std::result::Result<Option<Self>, data::Error> {
         let Some(policy) = Policy::of(&plan.data.source) else { return Ok(None) };
         let Policy { chunk, ranges, cameras, .. } = policy;
-        let sight = cameras
+        let camera_transform = cameras
             .map(|cameras| CameraTransform::new(&cameras, &plan.data.val_transforms, transforms))
             .transpose()?;
-        Ok(Some(Self { chunk, ranges, sight }))
+        Ok(Some(Self { chunk, ranges, camera_transform }))
     }
 
     /// True if it needs images.
     pub(crate) fn sees_images(&self) -> bool {
-        self.sight.is_some()
+        self.camera_transform.is_some()
     }
 
     /// Appends the model's inputs for an observation.
     fn look(&self, seen: &Observation, values: &mut Vec<f32>) -> Result<()> {
         let numbers = seen.numbers.iter().zip(&self.ranges.observations);
         values.extend(numbers.map(|(&value, &range)| scaled(value, range)));
-        let Some(sight) = &self.sight else { return Ok(()) };
+        let Some(camera_transform) = &self.camera_transform else { return Ok(()) };
         seen.images.iter().enumerate().try_for_each(|(camera, image)| {
-            sight.see(camera, image.clone(), None, values).map_err(candle_core::Error::msg)
+            camera_transform
+                .see(camera, image.clone(), None, values)
+                .map_err(candle_core::Error::msg)
         })
     }
 
@@ -140,13 +142,13 @@ impl ObservationPreprocessor {
         &self,
         seen: &[Vec<Observation>],
         draws: &[Key],
-        ask: Ask<'_>,
+        predict: PredictFn<'_>,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
         let mut values = Vec::new();
         seen.iter().flatten().try_for_each(|seen| self.look(seen, &mut values))?;
         let shape = (seen.len(), self.chunk.n_obs_steps, ());
         let inputs = Tensor::from_vec(values, shape, &Device::Cpu)?;
-        let chunks = ask(&inputs, draws)?.to_vec3::<f32>()?;
+        let chunks = predict(&inputs, draws)?.to_vec3::<f32>()?;
         let action = |row: Vec<f32>| -> Vec<f32> {
             row.into_iter().zip(&self.ranges.actions).map(|(v, &r)| unscaled(v, r)).collect()
         };
@@ -163,7 +165,7 @@ impl ObservationPreprocessor {
         &self,
         episodes: &mut [Episode],
         key: impl Fn(u64, u64) -> Key,
-        ask: Ask<'_>,
+        predict: PredictFn<'_>,
     ) -> Result<()> {
         let most = episodes.iter().map(|episode| episode.environment.max_steps()).max();
         for chunk in 0..most.unwrap_or(0).div_ceil(self.chunk.n_action_steps) as u64 {
@@ -172,7 +174,7 @@ impl ObservationPreprocessor {
             }
             let seen: Vec<_> = episodes.iter().map(|e| e.seen(self.chunk.n_obs_steps)).collect();
             let draws: Vec<Key> = (0..episodes.len() as u64).map(|e| key(e, chunk)).collect();
-            let actions = self.actions(&seen, &draws, ask)?;
+            let actions = self.actions(&seen, &draws, predict)?;
             for (episode, actions) in episodes.iter_mut().zip(actions) {
                 for action in actions {
                     episode.act(&action);
@@ -190,7 +192,7 @@ pub(crate) struct Simulation<'a> {
     /// The data set, which may have one.
     pub(crate) source: &'a dyn DataSource,
     /// `None` if the plan has no policy.
-    pub(crate) eyes: Option<&'a ObservationPreprocessor>,
+    pub(crate) preprocessor: Option<&'a ObservationPreprocessor>,
 }
 
 /// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's
@@ -201,28 +203,26 @@ pub(crate) struct Simulation<'a> {
 /// A tensor operation failed. The error means nothing where `is_stopped` has said so.
 pub(crate) fn success(
     plan: &Plan,
-    Simulation { source, eyes }: Simulation<'_>,
+    Simulation { source, preprocessor }: Simulation<'_>,
     engine: &mut Engine,
     is_stopped: &dyn Fn() -> bool,
 ) -> std::result::Result<Option<f64>, engine::Error> {
-    let (Some(eyes), Some(seed)) = (eyes, simulated(plan)) else { return Ok(None) };
+    let (Some(preprocessor), Some(seed)) = (preprocessor, simulated(plan)) else { return Ok(None) };
     let start = |episode| source.environment(Key::new(seed, Purpose::Generate, TEST, episode));
     let starts: Option<Vec<_>> = (0..EPISODES).map(start).collect();
     let Some(starts) = starts else { return Ok(None) };
     let mut episodes: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
     let step = engine.state().step;
     let key = |episode, chunk| Key::new(plan.seed, Purpose::Sample, episode, chunk);
-    let mut ask = |inputs: &Tensor, draws: &[Key]| {
+    let mut predict = |inputs: &Tensor, draws: &[Key]| {
         if is_stopped() {
             candle_core::bail!("the run is asked to stop");
         }
         engine.answer(inputs, draws)
     };
-    eyes.roll_out(&mut episodes, key, &mut ask).map_err(|source| engine::Error::Tensor {
-        phase: "rolled out",
-        step,
-        source,
-    })?;
+    preprocessor
+        .roll_out(&mut episodes, key, &mut predict)
+        .map_err(|source| engine::Error::Tensor { phase: "rolled out", step, source })?;
     let solved = episodes.iter().filter(|episode| episode.solved).count();
     Ok(Some(solved as f64 / EPISODES as f64))
 }
@@ -261,11 +261,15 @@ mod tests {
     #[test]
     fn the_chosen_actions_of_a_chunk_are_done_in_the_units_of_the_data() {
         let ranges = arena();
-        let eyes = ObservationPreprocessor { chunk: CHUNK, ranges: ranges.clone(), sight: None };
+        let preprocessor = ObservationPreprocessor {
+            chunk: CHUNK,
+            ranges: ranges.clone(),
+            camera_transform: None,
+        };
         let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
         let first: Vec<Vec<f32>> = episodes.iter().map(Episode::end).collect();
         let mut asked = 0;
-        let mut ask = |inputs: &Tensor, draws: &[Key]| {
+        let mut predict = |inputs: &Tensor, draws: &[Key]| {
             assert_eq!((inputs.dims(), draws.len()), (&[2usize, 2, 4][..], 2));
             asked += 1;
             // The chunk's actions are 0, 0.25, 0.5, 0.75: the second and the third are done.
@@ -274,7 +278,7 @@ mod tests {
             chunk.unsqueeze(0)?.repeat((2, 1, 1))
         };
         let key = |episode, chunk| Key::new(1, Purpose::Sample, episode, chunk);
-        eyes.roll_out(&mut episodes, key, &mut ask).unwrap();
+        preprocessor.roll_out(&mut episodes, key, &mut predict).unwrap();
         assert_eq!(asked, MAX_STEPS / 2);
         for (episode, first) in episodes.iter().zip(first) {
             assert!(!episode.solved);
@@ -301,9 +305,10 @@ mod tests {
     fn an_expert_who_is_asked_this_way_solves_every_episode() {
         let ranges = arena();
         let chunk = Chunk { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
-        let eyes = ObservationPreprocessor { chunk, ranges: ranges.clone(), sight: None };
+        let preprocessor =
+            ObservationPreprocessor { chunk, ranges: ranges.clone(), camera_transform: None };
         let mut episodes: Vec<Episode> = (0..10).map(|e| Episode::new(push(e))).collect();
-        let mut ask = |inputs: &Tensor, draws: &[Key]| {
+        let mut predict = |inputs: &Tensor, draws: &[Key]| {
             let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;
             let action = |(seen, key): (&Vec<f32>, &Key)| {
                 let at = |i: usize| f64::from(unscaled(seen[i], [0.0, 512.0]));
@@ -314,7 +319,7 @@ mod tests {
             Tensor::from_vec(actions, (seen.len(), 1, 2), &Device::Cpu)
         };
         let key = |episode, chunk| Key::new(1, Purpose::Sample, episode, chunk);
-        eyes.roll_out(&mut episodes, key, &mut ask).unwrap();
+        preprocessor.roll_out(&mut episodes, key, &mut predict).unwrap();
         assert!(episodes.iter().all(|episode| episode.solved));
     }
 }

@@ -79,8 +79,8 @@ pub(crate) fn roll_out(
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
-    let eyes = ObservationPreprocessor::of(plan, &kinds.transforms)?;
-    let (Some(eyes), Some(_)) = (eyes, simulated(plan)) else { return Ok(None) };
+    let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?;
+    let (Some(preprocessor), Some(_)) = (preprocessor, simulated(plan)) else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let start = || source.environment(Key::new(seed, Purpose::Generate, SHOWN, 0));
@@ -89,7 +89,8 @@ pub(crate) fn roll_out(
     let mut all: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
     let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
     let pass = ForwardContext::eval(plan.precision);
-    eyes.roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
+    preprocessor
+        .roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
         .map_err(|source| failed(opened, source))?;
     Ok(Some(all))
 }
@@ -102,15 +103,15 @@ pub(crate) fn act(
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    let eyes =
-        ObservationPreprocessor::of(plan, &kinds.transforms)?.filter(|eyes| !eyes.sees_images());
-    let Some(eyes) = eyes else { return Ok(None) };
+    let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?
+        .filter(|preprocessor| !preprocessor.sees_images());
+    let Some(preprocessor) = preprocessor else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
     let pass = ForwardContext::eval(plan.precision);
-    let mut ask = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
-    let actions = eyes
-        .actions(&[numbers(seen)], &draws, &mut ask)
+    let mut predict = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
+    let actions = preprocessor
+        .actions(&[numbers(seen)], &draws, &mut predict)
         .map_err(|source| failed(opened, source))?;
     Ok(actions.into_iter().next())
 }

@@ -16,8 +16,8 @@ use crate::metric::{Mase, Metric};
 use crate::plan::Plan;
 use crate::record;
 use crate::units::Rank;
-use crate::worker::batch_source::Feed;
-use crate::worker::broadcast_state::{share, told};
+use crate::worker::batch_source::BatchSource;
+use crate::worker::broadcast_state::{broadcast_state, broadcast_value};
 use crate::worker::evaluation_details::{Details, MAX_WORST_SAMPLES};
 use crate::worker::rollout::{EPISODES, Simulation, simulated, success};
 use crate::worker::unreadable::{self, first_of_all};
@@ -36,7 +36,7 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     }
     let checkpoint = run.rank.is_first().then(|| fingerprint(run)).flatten();
     let known = checkpoint.as_ref().and_then(|print| record::read_test(&run.folders.logs, print));
-    let tested = if let Some(tested) = told(run.collective.as_ref(), &known)? {
+    let tested = if let Some(tested) = broadcast_value(run.collective.as_ref(), &known)? {
         tested
     } else {
         let tested = measure(run)?;
@@ -95,15 +95,16 @@ fn solved(run: &mut RankRun) -> Result<Option<f64>, Error> {
     if simulated(&run.plan).is_none() {
         return Ok(None);
     }
-    let wishes = run.wishes();
-    let heard = Cell::new(None);
+    let stop_requests = run.stop_requests();
+    let request = Cell::new(None);
     let is_stopped = || {
-        heard.set(wishes.now());
-        heard.get().is_some_and(Stop::is_urgent)
+        request.set(stop_requests.now());
+        request.get().is_some_and(Stop::is_urgent)
     };
-    let simulation = Simulation { source: run.source.as_ref(), eyes: run.eyes.as_ref() };
+    let simulation =
+        Simulation { source: run.source.as_ref(), preprocessor: run.preprocessor.as_ref() };
     let found = success(&run.plan, simulation, &mut run.engine, &is_stopped);
-    let all = exchange(run.collective.as_ref(), &heard.get())?;
+    let all = exchange(run.collective.as_ref(), &request.get())?;
     match all.into_iter().flatten().max().filter(|asked: &Stop| asked.is_urgent()) {
         Some(asked) => Err(engine::Error::BrokenOff(asked).into()),
         None => Ok(found?),
@@ -142,7 +143,9 @@ fn share_best(
         let optimizer_state = checkpoint::restore(&opened, plan, engine.params())?;
         restored = Some((opened.state, optimizer_state));
     }
-    let Some((state, optimizer_state)) = share(collective, restored)? else { return Ok(None) };
+    let Some((state, optimizer_state)) = broadcast_state(collective, restored)? else {
+        return Ok(None);
+    };
     engine.broadcast_parameters()?;
     engine.broadcast_buffers()?;
     engine.adopt(&state, optimizer_state)?;
@@ -184,12 +187,12 @@ pub(crate) fn measure_all(
     let tests = parts.iter().any(|(split, _)| *split == Split::Test);
     for (split, data) in parts {
         let Some(data) = data else { continue };
-        let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;
+        let (chunks, mut batches) = BatchSource::of_split(plan, split, data.clone(), Rank(0))?;
         let mut done = 0;
         let mut next = || {
             progress(split, done, chunks.len());
             done += 1;
-            feed.next()
+            batches.next()
         };
         let found = engine.evaluate(split, &chunks, &mut next)?;
         measured.details.push(Details::of(plan, split, engine, &found, data.as_ref()));
@@ -198,7 +201,7 @@ pub(crate) fn measure_all(
         measured.metrics.extend(baselines(split, data.as_ref()));
         if unreadable > 0 {
             let step = engine.state().step;
-            let first = first_of_all(collective, &feed)?;
+            let first = first_of_all(collective, &batches)?;
             let epoch = step.div_ceil(plan.length.steps_per_epoch.max(1));
             let split = split.words().to_owned();
             let samples = samples + unreadable;

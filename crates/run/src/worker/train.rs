@@ -12,12 +12,12 @@ use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::Cadence;
-use crate::worker::batch_source::Feed;
-use crate::worker::broadcast_state::told;
+use crate::worker::batch_source::BatchSource;
+use crate::worker::broadcast_state::broadcast_value;
 use crate::worker::build::snapshot;
 use crate::worker::test::test;
-use crate::worker::triggers::{self, Edge};
-use crate::worker::unreadable::{self, tell_epoch, tell_refused};
+use crate::worker::triggers::{self, StepBoundary};
+use crate::worker::unreadable::{self, report_epoch, report_refused};
 use crate::worker::{Error, RankRun};
 
 /// The end of a rank's part of the run.
@@ -56,8 +56,8 @@ pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
 /// Makes the evaluation that an earlier start broke off.
 fn complete_step(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let Some(left) = run.engine.state().left else { return Ok(None) };
-    let edge = Edge::after(run.engine.state().step, &run.plan.length);
-    let ending = settle(run, &edge, left, None)?;
+    let boundary = StepBoundary::after(run.engine.state().step, &run.plan.length);
+    let ending = settle(run, &boundary, left, None)?;
     let is_over = run.engine.state().step >= run.plan.length.total_steps;
     Ok(ending.or(is_over.then_some(Ending::Done(Reason::Completed))))
 }
@@ -80,23 +80,23 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let last = (length.total_steps - epoch * length.steps_per_epoch).min(length.steps_per_epoch);
     let order = epoch_order(run, epoch);
     audit_partition(run, &order, epoch)?;
-    let mut feed = training_feed(run, &order, epoch, first..last)?;
+    let mut batches = training_batches(run, &order, epoch, first..last)?;
     run.epoch_clock = Clock::start();
-    let wishes = run.wishes();
+    let stop_requests = run.stop_requests();
     for step in first..last {
         let passes = order.passes(step as usize, run.rank);
-        let report = run.engine.step(&passes, &mut || feed.next(), &|| wishes.now());
+        let report = run.engine.step(&passes, &mut || batches.next(), &|| stop_requests.now());
         if let Err(error) = &report {
-            tell_refused(run, error, &feed)?;
+            report_refused(run, error, &batches)?;
         }
         let report = report?;
         let is_last = step + 1 == last;
         if is_last {
-            tell_epoch(run, &feed)?;
+            report_epoch(run, &batches)?;
         }
-        if let Some(ending) = edge(run, &report)? {
+        if let Some(ending) = after_step(run, &report)? {
             if !is_last && ending.saves() {
-                tell_epoch(run, &feed)?;
+                report_epoch(run, &batches)?;
             }
             return Ok(Some(ending));
         }
@@ -104,11 +104,11 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     Ok(None)
 }
 
-fn epoch_order(RankRun { plan, odds, .. }: &RankRun, epoch: u64) -> EpochOrder {
+fn epoch_order(RankRun { plan, sample_weights, .. }: &RankRun, epoch: u64) -> EpochOrder {
     let world = plan.distributed.world_size;
     let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, epoch);
-    match odds {
-        Some(odds) => order.drawn(odds, plan.seed, epoch),
+    match sample_weights {
+        Some(sample_weights) => order.drawn(sample_weights, plan.seed, epoch),
         None => order,
     }
 }
@@ -138,12 +138,12 @@ fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<
     run.record(&Event::Partitioned(partitioned))
 }
 
-fn training_feed(
+fn training_batches(
     run: &RankRun,
     order: &EpochOrder,
     epoch: u64,
     steps: std::ops::Range<u64>,
-) -> Result<Feed, Error> {
+) -> Result<BatchSource, Error> {
     let order = order.clone();
     let rank = run.rank;
     let requests = steps.flat_map(move |step| {
@@ -159,18 +159,18 @@ fn training_feed(
     });
     let settings = Settings::new(&run.plan.data, run.plan.seed);
     let loader = Loader::start(run.splits.train.clone(), requests, settings)?;
-    Ok(Feed::new(loader).observed_by(&run.link).for_engine(&run.engine)?)
+    Ok(BatchSource::new(loader).observed_by(&run.link).for_engine(&run.engine)?)
 }
 
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
-fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
-    let edge = Edge::after(report.step, &run.plan.length);
+fn after_step(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
+    let boundary = StepBoundary::after(report.step, &run.plan.length);
     if report.stop_request == Some(Stop::Abandon) {
         report_saves(run, Wait::No)?;
-        record_step(run, report, &edge)?;
-        return Ok(ending(run, report.stop_request, &edge));
+        record_step(run, report, &boundary)?;
+        return Ok(ending(run, report.stop_request, &boundary));
     }
-    if edge.is_due(run.plan.compare_weights) {
+    if boundary.is_due(run.plan.compare_weights) {
         run.engine.compare_weights()?;
     }
     report_saves(run, Wait::No)?;
@@ -183,24 +183,24 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if let Some(message) = run.engine.take_notice() {
         run.record(&Event::Warned { message })?;
     }
-    record_step(run, report, &edge)?;
+    record_step(run, report, &boundary)?;
     let left =
         LeftToDo { lr: report.lr, has_accuracy: report.accuracy.is_some(), epoch_is_closed: false };
-    settle(run, &edge, left, report.stop_request)
+    settle(run, &boundary, left, report.stop_request)
 }
 
 /// Evaluates, closes the epoch, saves, and perhaps leaves, after a step that is recorded. An
 /// evaluation that is broken off is made when the run goes on.
 fn settle(
     run: &mut RankRun,
-    edge: &Edge,
+    boundary: &StepBoundary,
     mut left: LeftToDo,
     mut asked: Option<Stop>,
 ) -> Result<Option<Ending>, Error> {
     let mut is_best = false;
     let best = run.engine.state().best.clone();
     let is_second = left.epoch_is_closed;
-    let is_due = edge.is_due(run.plan.validate_every) && !is_second;
+    let is_due = boundary.is_due(run.plan.validate_every) && !is_second;
     // Of a run that was over when this was left.
     let again = run.engine.state_mut().left.take();
     let was_over = again.and_then(|_| triggers::over(run.engine.state(), &run.plan));
@@ -210,22 +210,22 @@ fn settle(
     {
         return leave_to_do(run, left, stop).map(Some);
     }
-    if edge.ends_run
+    if boundary.ends_run
         && let Err(stop) = complete_average(run)?
     {
         return leave_to_do(run, left, stop).map(Some);
     }
     if is_due {
-        match evaluate(run, edge)? {
+        match evaluate(run, boundary)? {
             Ok(found) => (is_best, asked) = (found.is_best, asked.max(found.stop_request)),
             Err(stop) => return leave_to_do(run, left, stop).map(Some),
         }
     }
-    if (edge.ends_epoch || edge.ends_run) && !is_second {
-        close_epoch(run, left, edge)?;
+    if (boundary.ends_epoch || boundary.ends_run) && !is_second {
+        close_epoch(run, left, boundary)?;
         left.epoch_is_closed = true;
     }
-    let ending = ending(run, asked, edge).or(was_over.map(Ending::Done));
+    let ending = ending(run, asked, boundary).or(was_over.map(Ending::Done));
     if matches!(ending, Some(Ending::Done(_))) {
         let has_average = match complete_average(run)? {
             Ok(has_average) => has_average,
@@ -236,8 +236,8 @@ fn settle(
             run.engine.state_mut().best = best;
         }
         // A run may be out of time where no evaluation is due.
-        if has_average || is_second || run.engine.state().evaluated_at != edge.step {
-            match evaluate_once_more(run, edge)? {
+        if has_average || is_second || run.engine.state().evaluated_at != boundary.step {
+            match evaluate_once_more(run, boundary)? {
                 Ok(found) => is_best = found.is_best,
                 Err(stop) => return leave_to_do(run, left, stop).map(Some),
             }
@@ -251,12 +251,12 @@ fn settle(
     if ending == Some(Ending::Left(Stop::Abandon)) {
         return Ok(ending);
     }
-    if leaving || edge.ends_run {
+    if leaving || boundary.ends_run {
         // The last state replaces none, and none replaces it.
         report_saves(run, Wait::ForDisk)?;
     }
-    let is_due = leaving || keeps_best || edge.is_due(run.plan.checkpoint.every);
-    if is_due || edge.ends_run && outlives_a_checkpoint(run)? {
+    let is_due = leaving || keeps_best || boundary.is_due(run.plan.checkpoint.every);
+    if is_due || boundary.ends_run && outlives_a_checkpoint(run)? {
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
@@ -285,7 +285,11 @@ fn say_unwatched(run: &mut RankRun, asked: Option<Stop>) -> Result<(), Error> {
     run.record(&Event::Warned { message: message.to_owned() })
 }
 
-fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {
+fn record_step(
+    run: &mut RankRun,
+    report: &StepReport,
+    boundary: &StepBoundary,
+) -> Result<(), Error> {
     run.samples += report.samples;
     if !report.updated {
         // Its numbers are not finite: nothing that a curve could show.
@@ -293,15 +297,15 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         let loss_scale = report.loss_scale;
         return run.record(&Event::StepSkipped { step, loss_scale });
     }
-    if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
+    if !boundary.is_due(run.plan.logging.every) && !boundary.ends_epoch {
         run.logger.advance(report.step, report.loss);
         return Ok(());
     }
     let samples_per_second = run.pace();
     run.record(&Event::StepDone(StepDone {
         step: report.step,
-        epoch: edge.epoch,
-        step_in_epoch: edge.step_in_epoch,
+        epoch: boundary.epoch,
+        step_in_epoch: boundary.step_in_epoch,
         loss: report.loss,
         accuracy: report.accuracy,
         lr: report.lr,
@@ -320,9 +324,9 @@ struct Validated {
 }
 
 /// Evaluates on the whole validation set; the inner error is the request to stop that broke it off.
-fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, Error> {
+fn evaluate(run: &mut RankRun, boundary: &StepBoundary) -> Result<Result<Validated, Stop>, Error> {
     let clock = Clock::start();
-    run.link.progress(edge.step, Phase::Evaluating);
+    run.link.progress(boundary.step, Phase::Evaluating);
     failpoint::reach("validate");
     let data = run.splits.val.clone();
     let evaluated = match unreadable::evaluate(run, Split::Val, data.clone()) {
@@ -340,8 +344,8 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, E
     run.engine.time_mut().evaluation += clock.seconds();
     let is_best = run.engine.evaluated(metrics.clone());
     run.record(&Event::Evaluated(Evaluated {
-        step: edge.step,
-        epoch: edge.epoch,
+        step: boundary.step,
+        epoch: boundary.epoch,
         metrics,
         samples,
     }))?;
@@ -350,11 +354,14 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, E
 }
 
 /// Evaluates the average that takes the place of the weights of the last evaluation.
-fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, Stop>, Error> {
+fn evaluate_once_more(
+    run: &mut RankRun,
+    boundary: &StepBoundary,
+) -> Result<Result<Validated, Stop>, Error> {
     if run.plan.validate_every == Cadence::Never {
         return Ok(Ok(Validated { is_best: false, stop_request: None }));
     }
-    evaluate(run, edge)
+    evaluate(run, boundary)
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
@@ -367,10 +374,10 @@ fn complete_average(run: &mut RankRun) -> Result<Result<bool, Stop>, Error> {
     let steps = run.plan.length.steps_per_epoch;
     let epoch = run.engine.state().step.div_ceil(steps);
     let order = epoch_order(run, epoch);
-    let mut feed = training_feed(run, &order, epoch, 0..steps)?;
+    let mut batches = training_batches(run, &order, epoch, 0..steps)?;
     let mut passes = (0..steps).map(|step| order.passes(step as usize, run.rank));
-    let wishes = run.wishes();
-    match run.engine.update_bn(&mut passes, &mut || feed.next(), &|| wishes.now()) {
+    let stop_requests = run.stop_requests();
+    match run.engine.update_bn(&mut passes, &mut || batches.next(), &|| stop_requests.now()) {
         Err(engine::Error::BrokenOff(stop)) => return Ok(Err(stop)),
         done => done?,
     }
@@ -387,17 +394,17 @@ fn complete_late(run: &mut RankRun) -> Result<Option<Ending>, Error> {
         Ok(false) => return Ok(None),
         Err(stop) => return Ok(Some(Ending::Left(stop))),
     }
-    let edge = Edge::after(run.engine.state().step, &run.plan.length);
-    if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {
+    let boundary = StepBoundary::after(run.engine.state().step, &run.plan.length);
+    if run.engine.state().best.as_ref().is_some_and(|best| best.step == boundary.step) {
         let folder = &run.folders.checkpoints;
         let plan = &run.plan.checkpoint;
-        let others = || checkpoint::best_until(folder, plan, edge.step.saturating_sub(1));
+        let others = || checkpoint::best_until(folder, plan, boundary.step.saturating_sub(1));
         let best = if run.rank.is_first() { others()? } else { None };
         run.report_waiting();
-        run.engine.state_mut().best = told(run.collective.as_ref(), &best)?;
+        run.engine.state_mut().best = broadcast_value(run.collective.as_ref(), &best)?;
     }
     // One that is broken off is made by the next start, which finds the average open again.
-    if let Err(stop) = evaluate_once_more(run, &edge)? {
+    if let Err(stop) = evaluate_once_more(run, &boundary)? {
         return Ok(Some(Ending::Left(stop)));
     }
     save(run, Importance::Regular)?;
@@ -417,16 +424,16 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     metrics
 }
 
-fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Error> {
-    let steps_before = (edge.epoch - 1) * run.plan.length.steps_per_epoch;
+fn close_epoch(run: &mut RankRun, last: LeftToDo, boundary: &StepBoundary) -> Result<(), Error> {
+    let steps_before = (boundary.epoch - 1) * run.plan.length.steps_per_epoch;
     let seconds = run.epoch_clock.seconds();
     let state = run.engine.state_mut();
     let evaluated = state.evaluated_at > steps_before;
     let metric = |name: &str| if evaluated { state.metrics.get(name).copied() } else { None };
     let sums = state.sums;
     let done = EpochDone {
-        epoch: edge.epoch,
-        step: edge.step,
+        epoch: boundary.epoch,
+        step: boundary.step,
         train_loss: sums.mean_loss().unwrap_or(f64::NAN),
         train_accuracy: last.has_accuracy.then(|| sums.accuracy()),
         val_loss: metric("val/loss"),
@@ -435,7 +442,7 @@ fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Err
         lr: last.lr,
         seconds,
     };
-    if edge.ends_epoch {
+    if boundary.ends_epoch {
         // The last epoch of a run may be cut short; it goes on if the run is given more steps.
         state.sums = engine::EpochSums::default();
     }
@@ -454,11 +461,11 @@ fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
 }
 
 /// The reason to end the run at this step boundary before its last step, if any.
-fn ending(run: &RankRun, stop_request: Option<Stop>, edge: &Edge) -> Option<Ending> {
+fn ending(run: &RankRun, stop_request: Option<Stop>, boundary: &StepBoundary) -> Option<Ending> {
     match stop_request {
         Some(stop) if stop.is_urgent() => Some(Ending::Left(stop)),
         // A run that is over anyway needs neither more time nor another number of ranks.
-        _ if edge.ends_run => None,
+        _ if boundary.ends_run => None,
         Some(Stop::EndOfTime) => Some(Ending::Done(Reason::OutOfTime)),
         _ if run.engine.state().is_stuck(&run.plan) => Some(Ending::Done(Reason::EarlyStopped)),
         stop => stop.map(Ending::Left),
@@ -500,7 +507,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
 fn outlives_a_checkpoint(run: &RankRun) -> Result<bool, Error> {
     let mine = run.rank.is_first() && has_checkpoint(run)?;
     run.report_waiting();
-    told(run.collective.as_ref(), &mine)
+    broadcast_value(run.collective.as_ref(), &mine)
 }
 
 fn has_checkpoint(run: &RankRun) -> Result<bool, Error> {

@@ -38,7 +38,7 @@ pub(crate) fn nothing_left(reason: Reason, state: &TrainState) -> String {
 
 /// Position of a finished step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edge {
+pub(crate) struct StepBoundary {
     /// Finished steps.
     pub(crate) step: u64,
     /// Epoch of the last step, from 1.
@@ -51,8 +51,8 @@ pub(crate) struct Edge {
     pub(crate) ends_run: bool,
 }
 
-impl Edge {
-    /// The edge after `step` finished steps (at least one).
+impl StepBoundary {
+    /// The boundary after `step` finished steps (at least one).
     pub(crate) fn after(step: u64, length: &LengthPlan) -> Self {
         let before = step.saturating_sub(1);
         let step_in_epoch = before % length.steps_per_epoch + 1;
@@ -79,11 +79,11 @@ mod tests {
     const LENGTH: LengthPlan = LengthPlan { steps_per_epoch: 5, total_steps: 12, time: None };
 
     fn due(cadence: Cadence) -> Vec<u64> {
-        (1..=12).filter(|&step| Edge::after(step, &LENGTH).is_due(cadence)).collect()
+        (1..=12).filter(|&step| StepBoundary::after(step, &LENGTH).is_due(cadence)).collect()
     }
 
     #[test]
-    fn cadences_fall_on_their_edges_and_on_the_end() {
+    fn cadences_fall_on_their_boundaries_and_on_the_end() {
         assert_eq!(due(Cadence::Epochs(1)), [5, 10, 12]);
         assert_eq!(due(Cadence::Epochs(2)), [10, 12]);
         assert_eq!(due(Cadence::Steps(4)), [4, 8, 12]);
@@ -91,10 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_knows_its_epoch() {
-        let edge = Edge::after(10, &LENGTH);
-        assert_eq!((edge.epoch, edge.step_in_epoch, edge.ends_epoch), (2, 5, true));
-        let edge = Edge::after(11, &LENGTH);
-        assert_eq!((edge.epoch, edge.step_in_epoch, edge.ends_epoch), (3, 1, false));
+    fn a_boundary_knows_its_epoch() {
+        let boundary = StepBoundary::after(10, &LENGTH);
+        assert_eq!((boundary.epoch, boundary.step_in_epoch, boundary.ends_epoch), (2, 5, true));
+        let boundary = StepBoundary::after(11, &LENGTH);
+        assert_eq!((boundary.epoch, boundary.step_in_epoch, boundary.ends_epoch), (3, 1, false));
     }
 }

@@ -9,7 +9,7 @@ use crate::data::loader::Unreadable;
 use crate::data::{self, Batch, Dataset};
 use crate::engine::{self, Evaluation, Split, exchange};
 use crate::event::{self, Event};
-use crate::worker::batch_source::{Feed, MAX_NAMED_SAMPLES};
+use crate::worker::batch_source::{BatchSource, MAX_NAMED_SAMPLES};
 use crate::worker::rank_logger::RankLogger;
 use crate::worker::{Error, RankRun};
 
@@ -23,20 +23,20 @@ pub(crate) fn evaluate(
     split: Split,
     data: Arc<dyn Dataset>,
 ) -> Result<Evaluation, Error> {
-    let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
-    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
-    let wishes = run.wishes();
+    let (chunks, batches) = BatchSource::of_split(&run.plan, split, data, run.rank)?;
+    let mut batches = batches.observed_by(&run.link).for_engine(&run.engine)?;
+    let stop_requests = run.stop_requests();
     let RankRun { engine, logger, .. } = run;
     let evaluated = {
-        let next = &mut counted(logger, split, chunks.len(), &mut feed);
-        engine.evaluate_unless(split, &chunks, next, &|| wishes.now())
+        let next = &mut counted(logger, split, chunks.len(), &mut batches);
+        engine.evaluate_unless(split, &chunks, next, &|| stop_requests.now())
     };
     let counts = match &evaluated {
         Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
         Err(error) => refused(error),
     };
     if let Some([unreadable, samples]) = counts {
-        tell(run, split.words(), unreadable, samples, &feed)?;
+        report(run, split.words(), unreadable, samples, &batches)?;
     }
     Ok(evaluated?)
 }
@@ -48,43 +48,43 @@ pub(crate) fn evaluate_weights(
     split: Split,
     data: Arc<dyn Dataset>,
 ) -> Result<BTreeMap<String, f64>, Error> {
-    let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
-    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
-    let wishes = run.wishes();
+    let (chunks, batches) = BatchSource::of_split(&run.plan, split, data, run.rank)?;
+    let mut batches = batches.observed_by(&run.link).for_engine(&run.engine)?;
+    let stop_requests = run.stop_requests();
     let RankRun { engine, logger, .. } = run;
-    let next = &mut counted(logger, split, chunks.len(), &mut feed);
-    Ok(engine.evaluate_weights(split, &chunks, next, &|| wishes.now())?.metrics)
+    let next = &mut counted(logger, split, chunks.len(), &mut batches);
+    Ok(engine.evaluate_weights(split, &chunks, next, &|| stop_requests.now())?.metrics)
 }
 
-/// The batches of `feed`, each of which moves the bar.
+/// The batches, each of which moves the progress bar.
 fn counted(
     logger: &mut RankLogger,
     split: Split,
     n: usize,
-    feed: &mut Feed,
+    batches: &mut BatchSource,
 ) -> impl FnMut() -> Result<Batch, data::Error> {
     let mut done = 0;
     move || {
         logger.evaluating(split.words(), done, n as u64);
         done += 1;
-        feed.next()
+        batches.next()
     }
 }
 
 /// Reports the samples that could not be read in the epoch so far.
-pub(crate) fn tell_epoch(run: &mut RankRun, feed: &Feed) -> Result<(), Error> {
+pub(crate) fn report_epoch(run: &mut RankRun, batches: &BatchSource) -> Result<(), Error> {
     let sums = run.engine.state().sums;
-    tell(run, "training", sums.unreadable, sums.samples, feed)
+    report(run, "training", sums.unreadable, sums.samples, batches)
 }
 
 /// Reports them if `error`, which all ranks then have, is that too many samples cannot be read.
-pub(crate) fn tell_refused(
+pub(crate) fn report_refused(
     run: &mut RankRun,
     error: &engine::Error,
-    feed: &Feed,
+    batches: &BatchSource,
 ) -> Result<(), Error> {
     match refused(error) {
-        Some([unreadable, samples]) => tell(run, "training", unreadable, samples, feed),
+        Some([unreadable, samples]) => report(run, "training", unreadable, samples, batches),
         None => Ok(()),
     }
 }
@@ -100,18 +100,18 @@ fn refused(error: &engine::Error) -> Option<[u64; 2]> {
 }
 
 /// `unreadable` and `samples` are the same on all ranks, so that all come to the exchange or none.
-fn tell(
+fn report(
     run: &mut RankRun,
     split: &str,
     unreadable: u64,
     samples: u64,
-    feed: &Feed,
+    batches: &BatchSource,
 ) -> Result<(), Error> {
     if unreadable == 0 {
         return Ok(());
     }
     run.report_waiting();
-    let first = first_of_all(run.collective.as_ref(), feed)?;
+    let first = first_of_all(run.collective.as_ref(), batches)?;
     let step = run.engine.state().step;
     let epoch = step.saturating_sub(1) / run.plan.length.steps_per_epoch.max(1) + 1;
     let split = split.to_owned();
@@ -122,9 +122,9 @@ fn tell(
 /// Problems of the first unreadable samples over all ranks.
 pub(crate) fn first_of_all(
     collective: &dyn Collective,
-    feed: &Feed,
+    batches: &BatchSource,
 ) -> Result<Vec<String>, engine::Error> {
-    let mut mine = feed.unreadable().to_vec();
+    let mut mine = batches.unreadable().to_vec();
     for Unreadable { problem, .. } in &mut mine {
         if let Some((end, _)) = problem.char_indices().nth(MAX_DESCRIPTION) {
             problem.truncate(end);

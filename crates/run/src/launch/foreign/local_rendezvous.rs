@@ -122,7 +122,7 @@ enum Answer {
 }
 
 /// Memory and connections of the ranks of one machine.
-pub(in crate::launch) struct Shared {
+pub(in crate::launch) struct LocalGroup {
     /// The mapping, if there is more than one rank.
     pub(in crate::launch) memory: Option<OwnedFd>,
     /// The connections, kept open to notice the death of a rank.
@@ -159,14 +159,14 @@ impl<'a> Host<'a> {
         &self,
         prepared: &PreparedRun,
         say: fn(&str),
-    ) -> Result<Shared, RendezvousError> {
+    ) -> Result<LocalGroup, RendezvousError> {
         let memory = prepared.plan.distributed.mapping().map(shared_memory);
         let memory =
             memory.transpose().map_err(io_error(self.launch.rank, "create shared memory"))?;
         let answer = Answer::Welcome(Box::new(prepared.clone()));
         let wait = RankWait { longest: prepared.plan.distributed.timeout, say };
         let peer_monitor = self.answer_all(&answer, memory.as_ref(), wait)?;
-        Ok(Shared { memory, peer_monitor })
+        Ok(LocalGroup { memory, peer_monitor })
     }
 
     /// Tells the ranks that connect soon that there is no run.
@@ -257,7 +257,7 @@ impl<'a> Host<'a> {
 pub(in crate::launch) fn join(
     launch: &Foreign,
     wait: RankWait,
-) -> Result<(PreparedRun, Shared), RendezvousError> {
+) -> Result<(PreparedRun, LocalGroup), RendezvousError> {
     let Foreign { rank, world, .. } = *launch;
     let first = launch.machine().first;
     let stream = connect(launch, wait)?;
@@ -279,7 +279,7 @@ pub(in crate::launch) fn join(
         Answer::Welcome(prepared) => {
             let first = MonitoredPeer::new(first, channel).map_err(lost)?;
             let peer_monitor = std::iter::once(first).collect();
-            Ok((*prepared, Shared { memory, peer_monitor }))
+            Ok((*prepared, LocalGroup { memory, peer_monitor }))
         }
         Answer::Refused(why) => Err(RendezvousError::Refused(why)),
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::collective::mpi::{StartError, start};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::host;
-use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
+use crate::launch::foreign::local_rendezvous::{self, Host, LocalGroup, RankWait, RendezvousError};
 use crate::launch::machines::compatibility;
 use crate::launch::messages::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::{Foreign, mpi_launcher};
@@ -125,16 +125,16 @@ pub fn join_by_mpi<E: NotPrepared>(
         Answer::Welcome(prepared) => *prepared,
         Answer::Refused(why) => return Err(MpiJoinError::Refused(why)),
     };
-    let Shared { memory, peer_monitor } = share_machine(foreign, &prepared)?;
+    let LocalGroup { memory, peer_monitor } = share_machine(foreign, &prepared)?;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
     let membership = Membership::of_foreign(foreign, prepared, memory, vec![], peer_monitor);
     membership.map_err(MpiJoinError::Thread)
 }
 
 /// Shares memory with the other ranks of this machine, if there are any.
-fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<Shared, RendezvousError> {
+fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<LocalGroup, RendezvousError> {
     if foreign.machine().count == WorldSize::ONE {
-        return Ok(Shared { memory: None, peer_monitor: PeerMonitor::default() });
+        return Ok(LocalGroup { memory: None, peer_monitor: PeerMonitor::default() });
     }
     if foreign.is_first_of_machine() {
         return Host::open(foreign)?.welcome(prepared, |_| ());

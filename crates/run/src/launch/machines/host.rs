@@ -24,20 +24,20 @@ const RETURN_TIME: Duration = Duration::from_secs(5);
 
 /// Node 0, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
-    place: Participant<'a>,
+    participant: Participant<'a>,
     wait_list: WaitList,
 }
 
 impl<'a> Host<'a> {
     /// Takes over `wait_list` if it is open already; otherwise listens.
     pub(in crate::launch) fn open<E>(
-        place: Participant<'a>,
+        participant: Participant<'a>,
         wait_list: Option<WaitList>,
     ) -> Result<Self, NodeRendezvousError<E>> {
         if let Some(wait_list) = wait_list {
-            return Ok(Self { place, wait_list });
+            return Ok(Self { participant, wait_list });
         }
-        let NodeConfig { ref master, port, .. } = *place.config;
+        let NodeConfig { ref master, port, .. } = *participant.config;
         let listener = listen(master, port).map_err(|source| {
             let remedy = match source.kind() {
                 ErrorKind::AddrInUse => "; choose another with `--master-port`",
@@ -47,8 +47,9 @@ impl<'a> Host<'a> {
             let what = format!("listen at {master}:{port}{remedy}");
             NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        let wait_list = WaitList::open(listener, place.config).map_err(io_error(0, "listen"))?;
-        Ok(Self { place, wait_list })
+        let wait_list =
+            WaitList::open(listener, participant.config).map_err(io_error(0, "listen"))?;
+        Ok(Self { participant, wait_list })
     }
 
     pub(in crate::launch) fn welcome_all<E: NotPrepared>(
@@ -58,7 +59,7 @@ impl<'a> Host<'a> {
         report: &mut dyn FnMut(&str),
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
         self.gather(waiting, report)?;
-        let Participant { config, smaller, session, .. } = self.place;
+        let Participant { config, smaller, session, .. } = self.participant;
         let latest = latest_session(session.into_iter().chain(self.wait_list.sessions())).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
@@ -82,15 +83,15 @@ impl<'a> Host<'a> {
             // The others see their connections end, and come again.
             drop(joined);
             let wait_list =
-                WaitList::open(listener, self.place.config).map_err(io_error(0, "listen"))?;
-            self = Self { place: self.place, wait_list };
+                WaitList::open(listener, self.participant.config).map_err(io_error(0, "listen"))?;
+            self = Self { participant: self.participant, wait_list };
             waiting.restart();
             self.gather(waiting, report)?;
         };
         let ranks = rendezvous.ranks();
-        let remotes = (1..).zip(joined).map(|(place, node)| {
+        let remotes = (1..).zip(joined).map(|(index, node)| {
             let name = node.name();
-            RemoteNode::new(node.node, ranks.first_of(place), name, node.channel)
+            RemoteNode::new(node.node, ranks.first_of(index), name, node.channel)
         });
         let remotes = remotes.collect();
         let is_open = rendezvous.session.present.len() < rendezvous.config.nodes as usize;
@@ -105,7 +106,7 @@ impl<'a> Host<'a> {
         waiting: &mut JoinWait<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
-        let NodeConfig { ref master, port, .. } = *self.place.config;
+        let NodeConfig { ref master, port, .. } = *self.participant.config;
         let began = Instant::now();
         report(&format!("waiting for {} at {master}:{port} ...", self.wait_list.missing()));
         self.wait_list.forget_who_has_left();
@@ -130,7 +131,7 @@ impl<'a> Host<'a> {
     /// True if the run, which has begun, continues with these machines alone: at the deadline, or
     /// earlier if all that took part before are back.
     fn may_go_on_without_more(&self, began: Instant, waiting: &JoinWait<'_>) -> bool {
-        let Participant { smaller, session, .. } = self.place;
+        let Participant { smaller, session, .. } = self.participant;
         let before = latest_session(session.into_iter().chain(self.wait_list.sessions()));
         let Some(before) = before else { return false };
         let is_back =
@@ -147,7 +148,7 @@ impl<'a> Host<'a> {
         hello: &Hello,
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
-        let Participant { config, plan, session, .. } = self.place;
+        let Participant { config, plan, session, .. } = self.participant;
         if let Some(why) = objection(hello, plan, config.nodes) {
             let reason = format!("node {} ({}): {why}", hello.node, node.name());
             let why = NoRun::unfit(reason);

@@ -62,8 +62,8 @@ pub fn join_nodes<E: NotPrepared>(
     let longest = plan.distributed.timeout;
     let mut waiting =
         JoinWait { until: Instant::now() + longest, longest, is_called_off: &mut || false };
-    let place = Participant { config, plan, smaller, session: None };
-    meet(place, None, prepare, &mut waiting, report)
+    let participant = Participant { config, plan, smaller, session: None };
+    meet(participant, None, prepare, &mut waiting, report)
 }
 
 /// A failed rendezvous of machines that have met before.
@@ -105,9 +105,9 @@ pub(in crate::launch) fn join_again(
     let error = loop {
         let again = || Ok::<_, Infallible>(prepared.clone());
         let plan = &prepared.plan;
-        let place =
+        let participant =
             Participant { config: &config, plan, smaller: &smaller, session: Some(&session) };
-        let met = meet(place, wait_list.take(), |_| again(), &mut waiting, report);
+        let met = meet(participant, wait_list.take(), |_| again(), &mut waiting, report);
         match met {
             Ok((_, met)) => {
                 *nodes = met;
@@ -130,16 +130,16 @@ pub(in crate::launch) fn join_again(
 
 /// [`join_nodes`], also for machines that have met before; node 0 may have a wait list open.
 fn meet<E: NotPrepared>(
-    place: Participant<'_>,
+    participant: Participant<'_>,
     wait_list: Option<WaitList>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
     waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    if place.config.node == 0 {
-        Host::open(place, wait_list)?.welcome_all(prepare, waiting, report)
+    if participant.config.node == 0 {
+        Host::open(participant, wait_list)?.welcome_all(prepare, waiting, report)
     } else {
-        join_host(place, waiting, report)
+        join_host(participant, waiting, report)
     }
 }
 
@@ -147,11 +147,11 @@ fn meet<E: NotPrepared>(
 /// node that comes while they connect loses its connection, or meets a node 0 with the key of that
 /// rendezvous.
 fn join_host<E>(
-    place: Participant<'_>,
+    participant: Participant<'_>,
     waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    let node = place.config.node;
+    let node = participant.config.node;
     // Since when node 0 lets it in no more, and the first sign of that.
     let mut parted: Option<(Instant, NodeRendezvousError<E>)> = None;
     loop {
@@ -159,7 +159,7 @@ fn join_host<E>(
         let (until, is_called_off) = (until.min(waiting.until), &mut *waiting.is_called_off);
         let mut this_time = JoinWait { until, longest: waiting.longest, is_called_off };
         let began = Instant::now();
-        match (join_host_once(place, &mut this_time, report), parted.take()) {
+        match (join_host_once(participant, &mut this_time, report), parted.take()) {
             (Err(NodeRendezvousError::BrokenOff { .. }), _) => waiting.restart(),
             (Err(error), earlier) if error.may_pass_soon() => {
                 let earlier = earlier.filter(|_| began.elapsed() < PARTING_TIME);
@@ -181,11 +181,11 @@ fn join_host<E>(
 
 /// One attempt of [`join_host`].
 fn join_host_once<E>(
-    place: Participant<'_>,
+    participant: Participant<'_>,
     waiting: &mut JoinWait<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    let Participant { config, plan, smaller, session } = place;
+    let Participant { config, plan, smaller, session } = participant;
     let node = config.node;
     let (stream, keys) = connect_to_host(config, waiting, report)?;
     let addresses = stream.local_addr().and_then(|own| Ok((own.ip(), stream.peer_addr()?)));
