@@ -172,9 +172,7 @@ impl Kinds {
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
     }
-}
 
-impl Kinds {
     /// The sinks that `plan` chooses.
     pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<NamedSink>, Error> {
         let build = |chosen: &Entry| {

@@ -383,16 +383,17 @@ pub(crate) fn compare_data(
 /// Returns the reason why weights trained with the plan `then` do not fit the model of `now`, if
 /// any.
 pub fn another_model(now: &Plan, then: &Plan) -> Option<String> {
-    let (now, then) = (&now.model, &then.model);
-    let differ = |now: String, then: String| {
-        (now != then).then(|| format!("the model of this run has {then}, but the data needs {now}"))
+    let shapes = |plan: &Plan| {
+        let ModelPlan { outputs, input, target, .. } = &plan.model;
+        [
+            format!("{outputs} outputs"),
+            format!("inputs of shape {input:?}"),
+            format!("targets of shape {target:?}"),
+        ]
     };
-    let outputs = |model: &ModelPlan| format!("{} outputs", model.outputs);
-    let input = |model: &ModelPlan| format!("inputs of shape {:?}", model.input);
-    let target = |model: &ModelPlan| format!("targets of shape {:?}", model.target);
-    differ(outputs(now), outputs(then))
-        .or_else(|| differ(input(now), input(then)))
-        .or_else(|| differ(target(now), target(then)))
+    let mut pairs = shapes(now).into_iter().zip(shapes(then));
+    let (now, then) = pairs.find(|(now, then)| now != then)?;
+    Some(format!("the model of this run has {then}, but the data needs {now}"))
 }
 
 /// Writes the files of a start, if they differ from those of the start before it.

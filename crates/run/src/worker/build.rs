@@ -24,10 +24,10 @@ use crate::runs;
 use crate::units::Rank;
 use crate::worker::broadcast_state::broadcast_state;
 use crate::worker::device::{GroupHandles, RankDevice};
-use crate::worker::rank_logger::{Listener, LoggerSettings, RankLogger};
+use crate::worker::rank_logger::{Listener, RankLogger};
 use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
 use crate::worker::test::{Measured, measure_all};
-use crate::worker::{Error, RankRun};
+use crate::worker::{Error, RankRun, on_large_stack};
 
 /// Most images whose patches are whitened.
 const MAX_SAMPLED_IMAGES: usize = 5000;
@@ -90,12 +90,13 @@ pub(crate) fn build_run(
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
-    let mut settings = logger_settings(&mut engine, &plan, rank, &folders, kinds)?;
-    settings.sinks.extend(
+    let start = sink_start(&engine, &plan, rank, &folders);
+    let mut sinks = kinds.sinks_of(&plan)?;
+    sinks.extend(
         listener
             .map(|listener| NamedSink { name: "listener".to_owned(), sink: Box::new(listener) }),
     );
-    let logger = RankLogger::open(&plan, rank, settings)?;
+    let logger = RankLogger::open(&plan, rank, start, sinks)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {
@@ -159,14 +160,8 @@ fn end_together(link: &Link, collective: &Arc<dyn Collective>) {
     });
 }
 
-/// Settings of the recorder of rank 0.
-fn logger_settings(
-    engine: &mut Engine,
-    plan: &Plan,
-    rank: Rank,
-    folders: &RunFolders,
-    kinds: &Kinds,
-) -> Result<LoggerSettings, Error> {
+/// Facts about the part of the run that begins, for the sinks of rank 0.
+fn sink_start(engine: &Engine, plan: &Plan, rank: Rank, folders: &RunFolders) -> SinkStart {
     let mut metrics = engine.metrics();
     if plan.ema.is_some_and(|ema| ema.is_young(1)) {
         // The weights themselves are measured beside their average.
@@ -175,10 +170,10 @@ fn logger_settings(
             ["val_weights/loss".to_owned()].into_iter().chain(own).chain(metrics.clone()).collect();
     }
     metrics.extend(simulated(plan).map(|_| "success".to_owned()));
-    let state = engine.state_mut();
+    let state = engine.state();
     let (config, tags) =
         if rank.is_first() { described(&folders.logs) } else { Default::default() };
-    let start = SinkStart {
+    SinkStart {
         run: folders.clone(),
         name: plan.name.clone(),
         tags,
@@ -187,8 +182,7 @@ fn logger_settings(
         unfinished: unfinished(state),
         total_steps: plan.length.total_steps,
         metrics,
-    };
-    Ok(LoggerSettings { start, sinks: kinds.sinks_of(plan)? })
+    }
 }
 
 /// The experiment of the run in `logs` as its newest start wrote it down, and the run's tags. A run
@@ -362,29 +356,32 @@ pub fn alone(mut plan: Plan, opened: Option<&Opened>, kinds: &Kinds) -> Result<A
     Ok(Alone { plan, engine, collective })
 }
 
-/// Evaluates a checkpoint, or else the weights that the plan starts from, on these parts of the
-/// data and, if one of them is to test on, in its simulation; in a world of one. `progress` hears
-/// how many of how many batches of a part are done.
-pub(crate) fn evaluate(
+/// Evaluates the checkpoint `opened`, or else the weights that the plan starts from, on these parts of
+/// the data and, if one of them is to test on, in its simulation, in this process alone. `progress` is
+/// called with the batches of a part that are done, and with their number.
+pub fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,
     parts: &[Split],
     kinds: &Kinds,
     progress: &(dyn Fn(Split, usize, usize) + Sync),
 ) -> Result<Measured, Error> {
-    let mut plan = plan.clone();
-    plan.sample_every = 1;
-    plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
-    let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
-    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let how = plan.test_time_augmentation;
-    let asked = Asked::of(&plan);
-    let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
-    let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
-    let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
-    let preprocessor = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
-    let simulation = Simulation { source: source.as_ref(), preprocessor: preprocessor.as_ref() };
-    measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
+    on_large_stack(|| {
+        let mut plan = plan.clone();
+        plan.sample_every = 1;
+        plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
+        let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
+        let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
+        let how = plan.test_time_augmentation;
+        let asked = Asked::of(&plan);
+        let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
+        let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
+        let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
+        let preprocessor = ObservationPreprocessor::of(&plan, &kinds.transforms)?;
+        let simulation =
+            Simulation { source: source.as_ref(), preprocessor: preprocessor.as_ref() };
+        measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
+    })
 }
 
 #[cfg(test)]

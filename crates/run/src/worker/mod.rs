@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-pub use build::{Alone, alone};
+pub use build::{Alone, alone, evaluate};
 pub use failure::Error;
 
 use crate::checkpoint;
 use crate::collective::Collective;
 use crate::data::{DataSource, SampleWeights, Splits};
-use crate::engine::{Clock, Engine, Split};
+use crate::engine::{Clock, Engine};
 use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
@@ -47,7 +47,7 @@ pub(crate) use rank_logger::Listener;
 use rank_logger::RankLogger;
 use rollout::ObservationPreprocessor;
 pub use rollout::{Episode, Transition, simulated};
-pub use sample::Sampling;
+pub use sample::{Sampling, act, roll_out, sample};
 pub use test::Measured;
 use train::Ending;
 
@@ -197,55 +197,6 @@ pub fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
         let source = source.unwrap_or_else(|| io::Error::other(error));
         Error::Thread { what: "the threads that compute", source }
     })
-}
-
-/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
-/// parts of the data, in this process alone. `progress` hears how many of how many batches of a
-/// part are done.
-pub fn evaluate(
-    plan: &Plan,
-    opened: Option<&checkpoint::Opened>,
-    parts: &[Split],
-    kinds: &Kinds,
-    progress: &(dyn Fn(Split, usize, usize) + Sync),
-) -> Result<Measured, Error> {
-    on_large_stack(|| build::evaluate(plan, opened, parts, kinds, progress))
-}
-
-/// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this
-/// process alone.
-pub fn sample(
-    plan: &Plan,
-    opened: &checkpoint::Opened,
-    kinds: &Kinds,
-    prompt: &[u32],
-    asked: &Sampling,
-) -> Result<Vec<u32>, Error> {
-    on_large_stack(|| sample::sample(plan, opened, kinds, prompt, asked))
-}
-
-/// Runs the policy of the checkpoint `opened` for `episodes` simulated episodes from one start,
-/// drawn for `seed`, in this process alone; `None` if there is no simulation of its data.
-pub fn roll_out(
-    plan: &Plan,
-    opened: &checkpoint::Opened,
-    kinds: &Kinds,
-    episodes: usize,
-    seed: u64,
-) -> Result<Option<Vec<Episode>>, Error> {
-    on_large_stack(|| sample::roll_out(plan, opened, kinds, episodes, seed))
-}
-
-/// The actions that the policy of the checkpoint `opened` would do after the observations `seen`,
-/// oldest first; `None` if it is no policy.
-pub fn act(
-    plan: &Plan,
-    opened: &checkpoint::Opened,
-    kinds: &Kinds,
-    seen: Vec<Vec<f32>>,
-    seed: u64,
-) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    on_large_stack(|| sample::act(plan, opened, kinds, seen, seed))
 }
 
 impl RankRun {

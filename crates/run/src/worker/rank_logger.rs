@@ -63,19 +63,15 @@ pub(crate) enum RankLogger {
     },
 }
 
-/// Settings of the recorder of rank 0.
-pub(crate) struct LoggerSettings {
-    /// The part of the run that begins.
-    pub(crate) start: SinkStart,
-    /// Sinks beside the history.
-    pub(crate) sinks: Vec<NamedSink>,
-}
-
 impl RankLogger {
-    /// The logger of `rank`; `logger` counts if that is the first.
-    pub(crate) fn open(plan: &Plan, rank: Rank, logger: LoggerSettings) -> Result<Self, Error> {
+    /// The logger of `rank`; `sinks`, beside the history, are those of rank 0.
+    pub(crate) fn open(
+        plan: &Plan,
+        rank: Rank,
+        start: SinkStart,
+        sinks: Vec<NamedSink>,
+    ) -> Result<Self, Error> {
         if rank.is_first() {
-            let LoggerSettings { start, sinks } = logger;
             let settings = Settings {
                 start,
                 sinks,
@@ -84,7 +80,7 @@ impl RankLogger {
             };
             return Ok(Self::First(Box::new(Recorder::open(settings)?)));
         }
-        let mut log = RankLog::open(&logger.start.run.logs, rank)?;
+        let mut log = RankLog::open(&start.run.logs, rank)?;
         let world = plan.distributed.world_size.count();
         let device = plan.distributed.devices.get(rank.index()).map_or("cpu", String::as_str);
         log.say(&device_line(device, rank.index(), world))?;

@@ -11,8 +11,8 @@ use crate::model::{Model, asked};
 use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
-use crate::worker::Error;
 use crate::worker::rollout::{Episode, Observation, ObservationPreprocessor, simulated};
+use crate::worker::{Error, on_large_stack};
 
 /// Keeps the starts of samples from those of demonstrations and tests.
 const SHOWN: u64 = 2;
@@ -32,29 +32,32 @@ pub struct Sampling {
     pub end: Option<u32>,
 }
 
-/// The tokens that follow `prompt`, drawn from the model in the checkpoint `opened`.
-pub(crate) fn sample(
+/// Returns the tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this
+/// process alone.
+pub fn sample(
     plan: &Plan,
     opened: &Opened,
     kinds: &Kinds,
     prompt: &[u32],
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
-    let model = restored(plan, opened, kinds)?;
-    let failed = |source| failed(opened, source);
-    let length = plan.model.input.first().copied().unwrap_or(1);
-    let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
-    let mut tokens = prompt.to_vec();
-    for i in 0..asked.tokens {
-        let seen = &tokens[tokens.len().saturating_sub(length)..];
-        let logits = expected_next(&*model, seen, plan).map_err(failed)?;
-        let token = draw(&logits, asked, key.uniform(i as u64));
-        if asked.end == Some(token) {
-            break;
+    on_large_stack(|| {
+        let model = restored(plan, opened, kinds)?;
+        let failed = |source| failed(opened, source);
+        let length = plan.model.input.first().copied().unwrap_or(1);
+        let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
+        let mut tokens = prompt.to_vec();
+        for i in 0..asked.tokens {
+            let seen = &tokens[tokens.len().saturating_sub(length)..];
+            let logits = expected_next(&*model, seen, plan).map_err(failed)?;
+            let token = draw(&logits, asked, key.uniform(i as u64));
+            if asked.end == Some(token) {
+                break;
+            }
+            tokens.push(token);
         }
-        tokens.push(token);
-    }
-    Ok(tokens.split_off(prompt.len()))
+        Ok(tokens.split_off(prompt.len()))
+    })
 }
 
 /// The model of the checkpoint, with averaged weights where the run kept some.
@@ -71,49 +74,58 @@ fn failed(opened: &Opened, source: candle_core::Error) -> engine::Error {
     engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
 }
 
-/// `episodes` attempts from the start of `seed`, each with draws of its own.
-pub(crate) fn roll_out(
+/// Runs the policy of the checkpoint `opened` for `episodes` simulated episodes from one start, drawn
+/// for `seed`, each with draws of its own, in this process alone; `None` if there is no simulation of
+/// its data.
+pub fn roll_out(
     plan: &Plan,
     opened: &Opened,
     kinds: &Kinds,
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
-    let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?;
-    let (Some(preprocessor), Some(_)) = (preprocessor, simulated(plan)) else { return Ok(None) };
-    let model = restored(plan, opened, kinds)?;
-    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let start = || source.environment(Key::new(seed, Purpose::Generate, SHOWN, 0));
-    let starts: Option<Vec<_>> = (0..episodes).map(|_| start()).collect();
-    let Some(starts) = starts else { return Ok(None) };
-    let mut all: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
-    let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
-    let pass = ForwardContext::eval(plan.precision);
-    preprocessor
-        .roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
-        .map_err(|source| failed(opened, source))?;
-    Ok(Some(all))
+    on_large_stack(|| {
+        let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?;
+        let (Some(preprocessor), Some(_)) = (preprocessor, simulated(plan)) else {
+            return Ok(None);
+        };
+        let model = restored(plan, opened, kinds)?;
+        let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
+        let start = || source.environment(Key::new(seed, Purpose::Generate, SHOWN, 0));
+        let starts: Option<Vec<_>> = (0..episodes).map(|_| start()).collect();
+        let Some(starts) = starts else { return Ok(None) };
+        let mut all: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
+        let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
+        let pass = ForwardContext::eval(plan.precision);
+        preprocessor
+            .roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
+            .map_err(|source| failed(opened, source))?;
+        Ok(Some(all))
+    })
 }
 
-/// The actions after one row of observations.
-pub(crate) fn act(
+/// Returns the actions of the policy of the checkpoint `opened` after the observations `seen`, oldest
+/// first; `None` if it is no policy.
+pub fn act(
     plan: &Plan,
     opened: &Opened,
     kinds: &Kinds,
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?
-        .filter(|preprocessor| !preprocessor.sees_images());
-    let Some(preprocessor) = preprocessor else { return Ok(None) };
-    let model = restored(plan, opened, kinds)?;
-    let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
-    let pass = ForwardContext::eval(plan.precision);
-    let mut predict = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
-    let actions = preprocessor
-        .actions(&[numbers(seen)], &draws, &mut predict)
-        .map_err(|source| failed(opened, source))?;
-    Ok(actions.into_iter().next())
+    on_large_stack(|| {
+        let preprocessor = ObservationPreprocessor::of(plan, &kinds.transforms)?
+            .filter(|preprocessor| !preprocessor.sees_images());
+        let Some(preprocessor) = preprocessor else { return Ok(None) };
+        let model = restored(plan, opened, kinds)?;
+        let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
+        let pass = ForwardContext::eval(plan.precision);
+        let mut predict = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
+        let actions = preprocessor
+            .actions(&[numbers(seen)], &draws, &mut predict)
+            .map_err(|source| failed(opened, source))?;
+        Ok(actions.into_iter().next())
+    })
 }
 
 /// Observations without images.

@@ -34,7 +34,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that the parent noticed.
 #[derive(Clone, Debug)]
-pub(in crate::launch) enum Event {
+pub(super) enum Event {
     /// Step and phase of a rank.
     Progress(Rank, u64, Phase),
     /// A rank said that it failed.
@@ -69,7 +69,7 @@ pub(in crate::launch) enum Event {
 
 /// An action of the parent in answer to an [`Event`].
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::launch) enum Action {
+pub(super) enum Action {
     /// Send this to all ranks.
     Send(Stop),
     /// Tell all ranks to wait no longer for each other.
@@ -82,16 +82,17 @@ pub(in crate::launch) enum Action {
 
 /// All ranks of one start of the group.
 #[derive(Clone, Debug)]
-pub(in crate::launch) struct Group {
-    pub(in crate::launch) members: Vec<Member>,
+pub(super) struct Group {
+    pub(super) members: Vec<Member>,
     /// The first of `members`: others are watched on other machines.
-    first: Rank,
+    pub(super) first: Rank,
     stage: Stage,
     /// The rank that held up the group, if that is how it ended.
-    stall: Option<Stall>,
-    asked: Option<Stop>,
+    pub(super) stall: Option<Stall>,
+    /// The strongest request to stop so far.
+    pub(super) asked: Option<Stop>,
     /// Checkpoints that have reached the disk.
-    saved: u32,
+    pub(super) saved: u32,
     /// Checkpoints after which the group shall come back with more ranks.
     grows_after: Option<u32>,
     /// When the group is killed after the second Ctrl-C.
@@ -99,25 +100,25 @@ pub(in crate::launch) struct Group {
     /// When the processes that are left are killed, as all ranks have done their work.
     exit_deadline: Option<Duration>,
     /// True if the user had all ranks killed.
-    is_abandoned: bool,
+    pub(super) is_abandoned: bool,
     /// True if this group is ended because of another machine.
-    has_failed_elsewhere: bool,
+    pub(super) has_failed_elsewhere: bool,
 }
 
 /// The state of one rank.
 #[derive(Clone, Debug)]
-pub(in crate::launch) struct Member {
-    pub(in crate::launch) pid: u32,
-    pub(in crate::launch) step: u64,
-    pub(in crate::launch) phase: Phase,
-    pub(in crate::launch) report: Option<ErrorReport>,
-    pub(in crate::launch) has_finished: bool,
-    pub(in crate::launch) is_stopped: bool,
-    pub(in crate::launch) exit: Option<(Duration, Exit)>,
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) step: u64,
+    pub(super) phase: Phase,
+    pub(super) report: Option<ErrorReport>,
+    pub(super) has_finished: bool,
+    pub(super) is_stopped: bool,
+    pub(super) exit: Option<(Duration, Exit)>,
     /// Last shortage of memory.
     out_of_memory: Option<OutOfMemory>,
     /// True if it still ran when we killed the group.
-    pub(in crate::launch) was_killed: bool,
+    pub(super) was_killed: bool,
 }
 
 /// A rank's shortage of memory.
@@ -138,7 +139,7 @@ enum Stage {
 
 impl Group {
     /// Ranks that were just started, by their processes.
-    pub(in crate::launch) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
+    pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         Self {
             members: pids.into_iter().map(Member::new).collect(),
             first: Rank(0),
@@ -155,17 +156,12 @@ impl Group {
     }
 
     /// The same, with `first` as its first rank: those before it run on other machines.
-    pub(in crate::launch) fn starting_at(self, first: Rank) -> Self {
+    pub(super) fn starting_at(self, first: Rank) -> Self {
         Self { first, ..self }
     }
 
-    /// The first rank of this machine.
-    pub(in crate::launch) fn first(&self) -> Rank {
-        self.first
-    }
-
     /// A rank of this machine.
-    pub(in crate::launch) fn member(&self, rank: Rank) -> &Member {
+    pub(super) fn member(&self, rank: Rank) -> &Member {
         &self.members[rank.index() - self.first.index()]
     }
 
@@ -174,17 +170,17 @@ impl Group {
     }
 
     /// The ranks of this machine.
-    pub(in crate::launch) fn ranks(&self) -> impl Iterator<Item = (Rank, &Member)> {
+    pub(super) fn ranks(&self) -> impl Iterator<Item = (Rank, &Member)> {
         (self.first.0..).map(Rank).zip(&self.members)
     }
 
     /// The same, to be stopped after so many checkpoints, because it may have more ranks then.
-    pub(in crate::launch) fn growing_after(self, checkpoints: Option<u32>) -> Self {
+    pub(super) fn growing_after(self, checkpoints: Option<u32>) -> Self {
         Self { grows_after: checkpoints, ..self }
     }
 
     /// Returns the cause if `rank` ended by a lack of memory.
-    pub(in crate::launch) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
+    pub(super) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
         let member = self.member(rank);
         match (member.exit?.1, member.out_of_memory?) {
             (Exit::Signal(libc::SIGABRT), OutOfMemory::Denied(bytes)) => {
@@ -197,44 +193,19 @@ impl Group {
         }
     }
 
-    /// Checkpoints that have reached the disk.
-    pub(in crate::launch) fn saved(&self) -> u32 {
-        self.saved
-    }
-
-    /// The strongest request to stop so far.
-    pub(in crate::launch) fn asked(&self) -> Option<Stop> {
-        self.asked
-    }
-
-    /// True if the user had all ranks killed.
-    pub(in crate::launch) fn is_abandoned(&self) -> bool {
-        self.is_abandoned
-    }
-
-    /// True if this group is ended because of another machine.
-    pub(in crate::launch) fn has_failed_elsewhere(&self) -> bool {
-        self.has_failed_elsewhere
-    }
-
     /// True if every process is gone, or those that are left cannot be killed.
-    pub(in crate::launch) fn is_over(&self, now: Duration) -> bool {
+    pub(super) fn is_over(&self, now: Duration) -> bool {
         let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + KILL_TIMEOUT);
         given_up || self.members.iter().all(|member| member.exit.is_some())
     }
 
-    /// The rank that held up the group until it was ended.
-    pub(in crate::launch) fn stall(&self) -> Option<Stall> {
-        self.stall
-    }
-
     /// True if a rank has failed.
-    pub(in crate::launch) fn is_failing(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         self.stage != Stage::Running
     }
 
     /// When [`Event::Tick`] will change something.
-    pub(in crate::launch) fn next_deadline(&self) -> Option<Duration> {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
         let stage = match self.stage {
             Stage::Running => self.exit_deadline,
             Stage::Settling { since } => Some(since + SETTLE_TIME),
@@ -244,7 +215,7 @@ impl Group {
     }
 
     /// Handles an event, and returns the actions that follow.
-    pub(in crate::launch) fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    pub(super) fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
             Event::Failed(report) => self.failed(now, *report),
@@ -416,7 +387,7 @@ impl Group {
 
 /// The reason why a rank counts as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::launch) enum Fault {
+pub(super) enum Fault {
     /// It reported an error.
     Reported,
     /// A signal that we did not send.
@@ -439,7 +410,7 @@ const ORDERLY_EXITS: [i32; 5] = [
 
 impl Member {
     /// True if it has work left, as far as is known.
-    pub(in crate::launch) fn is_at_work(&self) -> bool {
+    pub(super) fn is_at_work(&self) -> bool {
         self.exit.is_none() && self.report.is_none() && !self.has_finished
     }
 
@@ -458,7 +429,7 @@ impl Member {
     }
 
     /// Returns the reason why this rank counts as failed by itself, if it does.
-    pub(in crate::launch) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<Fault> {
         if self.report.is_some() {
             return Some(Fault::Reported);
         }
@@ -471,7 +442,7 @@ impl Member {
     }
 
     /// When it failed.
-    pub(in crate::launch) fn fault_time(&self) -> Duration {
+    pub(super) fn fault_time(&self) -> Duration {
         let reported = self.report.as_ref().map(|report| report.monotonic);
         reported.or(self.exit.map(|(at, _)| at)).unwrap_or(Duration::MAX)
     }

@@ -5,8 +5,6 @@ mod oom_kills;
 mod stall;
 mod group;
 mod verdict;
-mod restart;
-mod elastic;
 pub(in crate::launch) mod recovery;
 mod spawn;
 mod watch;

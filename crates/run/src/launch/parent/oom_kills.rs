@@ -26,14 +26,14 @@ pub(super) fn prefer(rank: u32) {
 
 /// The kills that the kernel has counted since this began to look, less those that explained a
 /// death.
-pub(in crate::launch) struct OomKills {
+pub(super) struct OomKills {
     /// The file with the count.
     counter: Option<PathBuf>,
     counts: Counts,
 }
 
 impl OomKills {
-    pub(in crate::launch) fn from_now_on() -> Self {
+    pub(super) fn from_now_on() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
         let mut counters = counters(&groups, &mounts).into_iter();
@@ -43,14 +43,14 @@ impl OomKills {
     }
 
     /// Reads the count. To be called regularly: a kill that is seen late is taken for a later one.
-    pub(in crate::launch) fn read(&mut self, now: Duration) {
+    pub(super) fn read(&mut self, now: Duration) {
         if let Some(count) = self.counter.as_deref().and_then(read_count) {
             self.counts.update(count, now);
         }
     }
 
     /// True if a process that has just died of SIGKILL is one of those that the kernel killed.
-    pub(in crate::launch) fn explain_death(&mut self, now: Duration) -> bool {
+    pub(super) fn explain_death(&mut self, now: Duration) -> bool {
         self.read(now);
         self.counts.explain_death(now)
     }

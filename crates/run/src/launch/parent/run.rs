@@ -213,9 +213,9 @@ impl Runner<'_> {
         ended.map_err(|failure| FailedAttempt {
             failure,
             step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
-            saved: group.saved(),
+            saved: group.saved,
             never_started: false,
-            was_asked: group.asked() > Some(Stop::Resize),
+            was_asked: group.asked > Some(Stop::Resize),
         })
     }
 

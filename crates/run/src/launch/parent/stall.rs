@@ -35,15 +35,15 @@ const MAX_INSPECTION_GAP: Duration = Duration::from_secs(1);
 
 /// A rank that holds up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::launch) struct Stall {
-    pub(in crate::launch) rank: Rank,
-    pub(in crate::launch) kind: StallKind,
-    pub(in crate::launch) time: Duration,
+pub(super) struct Stall {
+    pub(super) rank: Rank,
+    pub(super) kind: StallKind,
+    pub(super) time: Duration,
 }
 
 /// The kind of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::launch) enum StallKind {
+pub(super) enum StallKind {
     /// The process shows no heartbeat.
     NoHeartbeat,
     /// It shows heartbeats, but makes no progress.
@@ -53,7 +53,7 @@ pub(in crate::launch) enum StallKind {
 }
 
 /// Follows the states of all ranks.
-pub(in crate::launch) struct StallDetector {
+pub(super) struct StallDetector {
     timeout: Patience,
     /// Longest rest of the whole group outside of training steps.
     longest_rest: Duration,
@@ -80,7 +80,7 @@ struct RankHistory {
 
 impl StallDetector {
     /// Watches `world` ranks, whose collectives wait for `deadline`.
-    pub(in crate::launch) fn new(timeout: Patience, deadline: Duration, world: usize) -> Self {
+    pub(super) fn new(timeout: Patience, deadline: Duration, world: usize) -> Self {
         let (ranks, steps) = (vec![RankHistory::default(); world], VecDeque::new());
         let (inspected_at, watched, has_others) = (None, Duration::ZERO, false);
         // Earlier than the ranks that wait, who cannot know which one does not come.
@@ -89,12 +89,12 @@ impl StallDetector {
     }
 
     /// The same, beside ranks that other machines watch: a rank that waits may wait for those.
-    pub(in crate::launch) fn among_others(self, has_others: bool) -> Self {
+    pub(super) fn among_others(self, has_others: bool) -> Self {
         Self { has_others, ..self }
     }
 
     /// Begins an inspection of all ranks, at `now` by the clock.
-    pub(in crate::launch) fn begin_inspection(&mut self, now: Duration) {
+    pub(super) fn begin_inspection(&mut self, now: Duration) {
         let since =
             self.inspected_at.replace(now).map_or(Duration::ZERO, |then| now.saturating_sub(then));
         self.watched += since.min(MAX_INSPECTION_GAP);
@@ -102,7 +102,7 @@ impl StallDetector {
     }
 
     /// Records the state of a rank that has work left. `is_stopped`: a signal stopped its process.
-    pub(in crate::launch) fn observe(&mut self, rank: Rank, state: RankState, is_stopped: bool) {
+    pub(super) fn observe(&mut self, rank: Rank, state: RankState, is_stopped: bool) {
         let rank = &mut self.ranks[rank.index()];
         let before = std::mem::replace(&mut rank.state, state);
         rank.is_at_work = true;
@@ -124,7 +124,7 @@ impl StallDetector {
     }
 
     /// The rank that has held up the group for too long.
-    pub(in crate::launch) fn stall(&self) -> Option<Stall> {
+    pub(super) fn stall(&self) -> Option<Stall> {
         let no_heartbeat =
             self.overdue(|rank| self.heartbeat_limit().map(|limit| (rank.last_heartbeat, limit)));
         let no_progress = |waits: bool| {

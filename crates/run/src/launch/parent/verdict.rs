@@ -15,7 +15,7 @@ const RESIZE: i32 = ExitCode::Resized as i32;
 
 /// The end of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::launch) enum Verdict {
+pub(super) enum Verdict {
     /// Orderly.
     Ended(Ended),
     /// Saved, to come back with more ranks.
@@ -38,7 +38,7 @@ impl Verdict {
         Err(match self {
             Self::Ended(ended) => return Ok(Some(ended)),
             Self::Resized => return Ok(None),
-            Self::FailedElsewhere => Failure::of_elsewhere(run, group.first()),
+            Self::FailedElsewhere => Failure::of_elsewhere(run, group.first),
             Self::Fault(rank, fault) => Failure::of_fault(run, group, rank, fault),
             Self::Stopped(rank) => Failure::of_stopped(run, group, rank),
             Self::Stalled(stall) => Failure::of_stall(run, group, stall),
@@ -47,7 +47,7 @@ impl Verdict {
     }
 
     /// True if something else, perhaps on another machine, is the cause.
-    pub(in crate::launch) fn is_consequence(&self, group: &Group) -> bool {
+    pub(super) fn is_consequence(&self, group: &Group) -> bool {
         match self {
             Self::Fault(rank, _) => is_consequence(group.member(*rank)),
             Self::FailedElsewhere => true,
@@ -58,8 +58,8 @@ impl Verdict {
 
 /// Own faults count before failed collectives, which are consequences; among equals the earliest
 /// counts.
-pub(in crate::launch) fn judge(group: &Group) -> Verdict {
-    if group.is_abandoned() {
+pub(super) fn judge(group: &Group) -> Verdict {
+    if group.is_abandoned {
         return Verdict::Ended(Ended::Interrupted { saved: false });
     }
     if group.members.iter().all(has_saved_and_exited) {
@@ -71,8 +71,8 @@ pub(in crate::launch) fn judge(group: &Group) -> Verdict {
         faults.min_by_key(|(rank, member, _)| (is_consequence(member), member.fault_time(), *rank));
     match first {
         Some((rank, member, fault)) if !is_consequence(member) => Verdict::Fault(rank, fault),
-        None if group.has_failed_elsewhere() => Verdict::FailedElsewhere,
-        None if group.stall().is_none() => ended(group),
+        None if group.has_failed_elsewhere => Verdict::FailedElsewhere,
+        None if group.stall.is_none() => ended(group),
         first => {
             let mut stopped =
                 members().filter(|(_, member)| member.is_stopped && is_silent(member));
@@ -89,7 +89,7 @@ fn held_up(group: &Group) -> Option<Verdict> {
     let is_silent =
         |asked: &&Rank| group.ranks().any(|(rank, member)| rank == **asked && is_silent(member));
     let missed = reports.flat_map(|report| &report.suspects).find(is_silent).copied();
-    match (group.stall(), missed) {
+    match (group.stall, missed) {
         // All were waiting: those that gave up know better for which rank.
         (Some(stall), Some(rank)) if stall.kind == StallKind::Deadlock => {
             Some(Verdict::Stalled(Stall { rank, ..stall }))
@@ -121,7 +121,7 @@ fn ended(group: &Group) -> Verdict {
         _ => None,
     });
     // Rank 0 judges expectations; a vote to stop gives all ranks the same code.
-    Verdict::Ended(match (codes.max().unwrap_or(0), group.asked()) {
+    Verdict::Ended(match (codes.max().unwrap_or(0), group.asked) {
         // A group that was asked to stop for good meanwhile does not come back.
         (RESIZE, None | Some(Stop::Resize)) => return Verdict::Resized,
         (75 | 130 | RESIZE, Some(Stop::Abandon)) => Ended::Interrupted { saved: false },

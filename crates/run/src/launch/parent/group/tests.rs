@@ -317,7 +317,7 @@ proptest! {
             group.step(at(now) + SETTLE_TIME, Event::Tick);
             prop_assert!(group.is_over(at(now) + SETTLE_TIME + KILL_TIMEOUT));
             let faulty = group.members.iter().any(|member| member.fault().is_some());
-            prop_assert_eq!(matches!(judge(&group), Verdict::Ended(_)), group.is_abandoned() || !faulty);
+            prop_assert_eq!(matches!(judge(&group), Verdict::Ended(_)), group.is_abandoned || !faulty);
         }
         if kills == 0 && group.members.iter().any(|member| member.fault().is_some()) {
             prop_assert!(group.is_failing());
