@@ -9,7 +9,7 @@ use super::LongestSave;
 pub struct Job {
     /// Name of the experiment or of the sweep.
     pub name: String,
-    /// Tells it from all other jobs, in letters and digits that file and host names may have.
+    /// Unique key, in letters and digits that file and host names may have.
     pub key: String,
     /// Folder of its script, experiment and output.
     pub folder: PathBuf,

@@ -56,7 +56,7 @@ fn early() -> MutexGuard<'static, Early> {
     EARLY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on each of `signals` ends the program, which `say`s so, until a run or a sweep listens.
+/// Makes each of `signals` end the program, after a line by `say`, until a run or a sweep listens.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ impl Early {
 /// Signals wait as long as it lives. One that has arrived then ends the program.
 pub(crate) struct Uninterrupted(());
 
-/// Has signals wait while something is made that must be whole, or not be there at all.
+/// Makes signals wait while files are made that must be complete or absent.
 pub(crate) fn uninterrupted() -> Uninterrupted {
     let mut early = early();
     if early.stage == Stage::Ending {

@@ -97,8 +97,8 @@ impl Drop for Signals {
     }
 }
 
-/// Has a signal that would stop a run end the program, which `say`s so, until a run or a sweep
-/// listens.
+/// Makes signals that would stop a run end the program, after a line by `say`, until a run or a
+/// sweep listens.
 pub fn end_before_start(say: fn(&str)) {
     // Where the system has no thread or descriptor left, they end the process without a word.
     let _ = early_signals::listen(preemptions().chain([SIGINT]), say);

@@ -148,7 +148,7 @@ fn write_split(splits: &Splits, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Has the group end when the parent says so, or when another rank is lost.
+/// Ends the group when the parent says so, or when another rank is lost.
 fn end_together(link: &Link, collective: &Arc<dyn Collective>) {
     link.on_give_up({
         let collective = collective.clone();
@@ -356,9 +356,9 @@ pub fn alone(mut plan: Plan, opened: Option<&Opened>, kinds: &Kinds) -> Result<A
     Ok(Alone { plan, engine, collective })
 }
 
-/// Evaluates the checkpoint `opened`, or else the weights that the plan starts from, on these parts of
-/// the data and, if one of them is to test on, in its simulation, in this process alone. `progress` is
-/// called with the batches of a part that are done, and with their number.
+/// Evaluates the checkpoint `opened`, or else the weights that the plan starts from, on these parts
+/// of the data and, if one of them is to test on, in its simulation, in this process alone.
+/// `progress` is called with the batches of a part that are done, and with their number.
 pub fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,

@@ -521,7 +521,7 @@ enum Wait {
     ForDisk,
 }
 
-/// Says which checkpoints have reached the disk. One that did not ends the run.
+/// Reports checkpoints that have reached the disk. One that could not be written ends the run.
 fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     let Some(writer) = &run.writer else { return Ok(()) };
     let step = run.engine.state().step;

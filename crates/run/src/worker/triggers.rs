@@ -16,7 +16,7 @@ pub(crate) fn over(state: &TrainState, plan: &Plan) -> Option<Reason> {
     state.is_stuck(plan).then_some(Reason::EarlyStopped)
 }
 
-/// Says that a run is over, and what would have it go on.
+/// A message for a run that is over, with the keys that would continue it.
 pub(crate) fn nothing_left(reason: Reason, state: &TrainState) -> String {
     let step = state.step;
     match reason {

@@ -64,7 +64,7 @@ impl Default for RankWait {
 }
 
 impl RankWait {
-    /// Says once, after a while, for whom `rank` waits. Returns when to look again.
+    /// Prints once, after a while, the ranks that `rank` waits for. Returns when to look again.
     fn tell(self, rank: Rank, missing: &[Rank], began: Instant, is_told: &mut bool) -> Duration {
         let left = self.longest.saturating_sub(began.elapsed());
         let silence = SILENCE.saturating_sub(began.elapsed());

@@ -79,7 +79,7 @@ pub(in crate::launch) fn start_mpi(foreign: &Foreign) -> Result<(), StartError> 
 ///
 /// # Errors
 ///
-/// As [`MpiJoinError`].
+/// See [`MpiJoinError`].
 pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, MpiJoinError<E>> {
     start_mpi(foreign)?;
     let group = collective::open_mpi(foreign.rank, foreign.world, timeout)?;
@@ -96,7 +96,7 @@ pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, 
 ///
 /// # Errors
 ///
-/// As [`MpiJoinError`].
+/// See [`MpiJoinError`].
 pub fn join_by_mpi<E: NotPrepared>(
     foreign: &Foreign,
     plan: &Plan,

@@ -413,7 +413,7 @@ impl Nodes {
         Failure { code: if is_own { failure.code } else { ExitCode::Peer }, ..failure }
     }
 
-    /// Tells the others what follows the failure that they know of.
+    /// Announces the decision after a failure that the others know of.
     pub(in crate::launch) fn announce(&mut self, next: Decision) {
         self.connections.remotes.iter_mut().for_each(|remote| remote.has_read = false);
         self.send(&NodeMessage::Next(next));

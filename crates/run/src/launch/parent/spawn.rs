@@ -126,7 +126,7 @@ struct RankResources<'a> {
     memory: Option<&'a OwnedFd>,
     peers: Vec<Peer>,
     status: &'a Arc<RankStatus>,
-    /// For its output; `None`: our own terminal.
+    /// File for its output; `None`: our own terminal.
     log: Option<File>,
 }
 

@@ -279,8 +279,8 @@ impl Link {
         }
     }
 
-    /// Says to the parent what this rank has recorded. What it does not read now is sent with a
-    /// later message.
+    /// Sends an event that this rank has recorded to the parent. Bytes that the parent does not
+    /// read now are sent with a later message.
     pub fn recorded(&self, event: Map<String, Value>) {
         if let Some(mut channel) = self.shared.channel() {
             let _ = channel.send(&FromRank::Event(event));
@@ -462,7 +462,7 @@ struct ParentWatchdog {
 }
 
 impl ParentWatchdog {
-    /// From `now` on.
+    /// A watchdog that starts at `now`.
     fn new(timeout: Duration, max_gap: Duration, now: Duration) -> Self {
         let (heartbeats, silent) = (0, Duration::ZERO);
         Self { timeout, max_gap, heartbeats, checked_at: now, silent }
