@@ -126,12 +126,10 @@ fn folder_of_launch(error_file: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::rank::env::variables;
 
     fn ids(environment: &str) -> Vec<LaunchId> {
-        parse(|name| {
-            let mut pairs = environment.split_whitespace().filter_map(|pair| pair.split_once('='));
-            pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-        })
+        parse(variables(environment))
     }
 
     fn torchrun(id: &str, folder: &str, attempt: u32) -> LaunchId {

@@ -60,15 +60,10 @@ fn nodes(get: &impl Fn(&str) -> Option<String>) -> Result<Option<u32>, EnvError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::rank::env::variables;
 
     fn found(environment: &str) -> Result<ElasticFlags, String> {
-        let pairs: Vec<(&str, &str)> =
-            environment.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
-        let get = |name: &str| {
-            let value = pairs.iter().find(|(key, _)| *key == name);
-            value.map(|(_, value)| (*value).to_owned())
-        };
-        parse(get).map_err(|error| error.to_string())
+        parse(variables(environment)).map_err(|error| error.to_string())
     }
 
     #[test]

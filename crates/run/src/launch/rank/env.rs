@@ -153,18 +153,22 @@ fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvErro
     numbers.map_err(|_| EnvError::Bad { name: PEER_FDS, value: value.clone(), expected })
 }
 
+/// Variables for tests: `NAME=value`, separated by blanks.
+#[cfg(test)]
+pub(in crate::launch) fn variables(text: &str) -> impl Fn(&str) -> Option<String> {
+    move |name| {
+        let mut pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[track_caller]
     fn check(environment: &str, expected: &str) {
-        let get = |name: &str| {
-            let mut variables =
-                environment.split_whitespace().filter_map(|pair| pair.split_once('='));
-            variables.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-        };
-        let shown = match parse(get) {
+        let shown = match parse(variables(environment)) {
             Ok(Role::Parent) => "parent".to_owned(),
             Ok(Role::Child(child)) => format!("child {child:?}"),
             Ok(Role::Foreign(f)) => format!(

@@ -196,16 +196,12 @@ mod tests {
 
     #[test]
     fn a_rank_of_another_launcher_has_its_share_of_the_cores() {
-        let variables = |environment: &[(&str, &str)]| {
-            let get = |name: &str| {
-                let mut pairs = environment.iter().filter(|(key, _)| *key == name);
-                pairs.next().map(|(_, value)| (*value).to_owned())
-            };
-            let limits = limits(env::parse(get).ok().as_ref(), 8);
+        let shown = |environment: &str| {
+            let limits = limits(env::parse(env::variables(environment)).ok().as_ref(), 8);
             limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
         };
-        assert_eq!(variables(&[]), ["CANDLE_NUM_THREADS=1"]);
-        let launched = [("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")];
-        assert_eq!(variables(&launched), ["CANDLE_NUM_THREADS=1", "RAYON_NUM_THREADS=2"]);
+        assert_eq!(shown(""), ["CANDLE_NUM_THREADS=1"]);
+        let launched = "RANK=1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=3";
+        assert_eq!(shown(launched), ["CANDLE_NUM_THREADS=1", "RAYON_NUM_THREADS=2"]);
     }
 }

@@ -316,15 +316,10 @@ pub(super) fn rank_and_world(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::rank::env::{Role, parse};
+    use crate::launch::rank::env::{Role, parse, variables};
 
     fn launched(environment: &str) -> Foreign {
-        let get = |name: &str| {
-            let pairs = environment.split_whitespace().filter_map(|pair| pair.split_once('='));
-            let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
-            values.next().map(str::to_owned)
-        };
-        match parse(get) {
+        match parse(variables(environment)) {
             Ok(Role::Foreign(foreign)) => foreign,
             other => panic!("{other:?}"),
         }
@@ -388,12 +383,7 @@ mod tests {
     fn ranks_of_several_machines_use_the_port_after_the_launchers_if_there_is_a_token() {
         let rendezvous = |more: &str| {
             let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
-            let get = |name: &str| {
-                let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-                let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
-                values.next().map(str::to_owned)
-            };
-            match parse(get) {
+            match parse(variables(&text)) {
                 Ok(Role::Foreign(Foreign { rendezvous: Some(at), .. })) => {
                     format!("{}:{} {}", at.master, at.port, at.token_file.display())
                 }
