@@ -25,9 +25,6 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-pub use build::{Alone, alone, evaluate};
-pub use failure::Error;
-
 use crate::checkpoint;
 use crate::collective::Collective;
 use crate::data::{DataSource, SampleWeights, Splits};
@@ -41,15 +38,18 @@ use crate::record::RankLog;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
 use device::GroupHandles;
-pub use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
-pub use prompt::{PromptFormat, parse_observations, refuse_observations};
-pub(crate) use rank_logger::Listener;
 use rank_logger::RankLogger;
 use rollout::ObservationPreprocessor;
+use train::Ending;
+
+pub use build::{Alone, alone, evaluate};
+pub use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
+pub use failure::Error;
+pub use prompt::{PromptFormat, parse_observations, refuse_observations};
+pub(crate) use rank_logger::Listener;
 pub use rollout::{Episode, Transition, simulated};
 pub use sample::{Sampling, act, roll_out, sample};
 pub use test::Measured;
-use train::Ending;
 
 /// Stack of the training thread: candle's `backward` recurses over the graph, and 10,000 chained
 /// operations overflow the usual 2 MiB.

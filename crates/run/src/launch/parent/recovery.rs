@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use crate::launch::Failure;
-use crate::launch::machines::nodes::Next;
+use crate::launch::machines::nodes::Decision;
 use crate::launch::machines::rendezvous::RestartHistory;
 use crate::launch::parent::options::Note;
 use crate::plan::{OnOom, Plan};
