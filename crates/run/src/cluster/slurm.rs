@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::machine::text;
 use crate::cluster::shell::{self, AtTerm, line, path, preparation, quoted, supervised};
 use crate::cluster::{Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job};
 use crate::config::kind::{Kind, Wrong};
@@ -159,8 +160,8 @@ impl Slurm {
             given("--cpus-per-task", self.cpus_per_rank.map(|cpus| cpus.to_string())),
             given("--gpus-per-node", gpus),
             given("--mem", memory),
-            given("--chdir", Some(job.root.to_string_lossy().into_owned())),
-            given("--output", Some(output.to_string_lossy().into_owned())),
+            given("--chdir", Some(text(&job.root))),
+            given("--output", Some(text(&output))),
             Some("--open-mode=append".to_owned()),
             Some("--requeue".to_owned()),
             given(
@@ -183,7 +184,6 @@ impl Slurm {
 
     /// The command that starts the ranks.
     fn command(&self, job: &Job) -> String {
-        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
         let ddprun = line(&job.command(&text(&job.program), &text(&job.folder)));
         if self.nodes_of(job) == 1 {
             // A step of its own: of a script Slurm takes the nodes away without a warning.
