@@ -47,12 +47,16 @@ impl Sliding {
     /// Lengths after it slid over `dims` (n, ..., c), which then have `channels`.
     fn over(&self, dims: &[Option<usize>], channels: Option<usize>) -> Vec<Option<usize>> {
         let along = |(axis, &length): (usize, &Option<usize>)| {
-            let reach = (self.kernel[axis] - 1) * self.dilation[axis] + 1;
             let whole = length? + self.before[axis] + self.behind[axis];
-            Some((whole - reach) / self.stride[axis] + 1)
+            Some((whole - self.reach(axis)) / self.stride[axis] + 1)
         };
         let inside = dims[1..dims.len() - 1].iter().enumerate().map(along);
         [dims[0]].into_iter().chain(inside).chain([channels]).collect()
+    }
+
+    /// Places from the first tap of a window to its last, both counted.
+    fn reach(&self, axis: usize) -> usize {
+        (self.kernel[axis] - 1) * self.dilation[axis] + 1
     }
 }
 
@@ -86,7 +90,7 @@ impl Graph {
             vec![Attribute::Int("group", groups as i64), Attribute::Ints("output_padding", more)];
         let attributes = [sliding.attributes(), more].concat();
         let inside = x.dims[1..x.rank() - 1].iter().enumerate().map(|(axis, &length)| {
-            let whole = (length? - 1) * sliding.stride[axis] + sliding.kernel[axis] + behind[axis];
+            let whole = (length? - 1) * sliding.stride[axis] + sliding.reach(axis) + behind[axis];
             Some(whole - sliding.before[axis] - sliding.behind[axis])
         });
         let dims = [x.dims[0]].into_iter().chain(inside).chain([bias.dims[0]]).collect();

@@ -8,7 +8,6 @@
 //! as `torchvision.io.decode_image` reads them, and those of 8 bits are spread over the same range
 //! (v * 257).
 
-use std::borrow::Cow;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
@@ -20,6 +19,7 @@ use tiff::decoder::{Decoder as TiffDecoder, DecodingResult, Limits as TiffLimits
 use crate::error::SampleError;
 use crate::images::jpeg;
 use crate::images::orientation::{Exif, Orientation};
+use crate::images::png::{depth_of_png, without_profile};
 use crate::read::caught;
 use crate::transform::{Area, Decoded, PixelDtype, Pixels};
 
@@ -268,43 +268,6 @@ fn to_rgb(image: DynamicImage) -> Pixels {
         other => other.into_rgb8().into_raw(),
     };
     Pixels::new(3, [height, width], data)
-}
-
-/// True if a PNG has more than 8 bits; its other chunks are not read.
-fn depth_of_png(mut file: impl Read) -> Option<bool> {
-    /// Offset of the bit depth, in the first chunk.
-    const DEPTH: usize = 24;
-    let mut head = [0; DEPTH + 1];
-    file.read_exact(&mut head).ok()?;
-    Some(head[DEPTH] > 8)
-}
-
-/// A PNG without its colour profile, which no pixel needs, and which the library would inflate: up
-/// to a quarter of a GiB from 256 KiB, for each picture of a pixel.
-pub(super) fn without_profile(png: &[u8]) -> Cow<'_, [u8]> {
-    const SIGNATURE: usize = 8;
-    /// A length and a type before the data of a chunk, and a checksum behind it.
-    const AROUND: usize = 12;
-    let mut kept = Vec::new();
-    let mut from = 0;
-    let mut at = SIGNATURE;
-    while let Some([a, b, c, d, kind @ ..]) = png.get(at..at + 8) {
-        let end = (u32::from_be_bytes([*a, *b, *c, *d]) as usize).saturating_add(at + AROUND);
-        match kind {
-            b"iCCP" => {
-                kept.extend_from_slice(&png[from..at]);
-                from = end.min(png.len());
-            }
-            b"IDAT" => break,
-            _ => {}
-        }
-        at = end;
-    }
-    if from == 0 {
-        return png.into();
-    }
-    kept.extend_from_slice(&png[from..]);
-    kept.into()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use image::{ImageDecoder, ImageFormat, ImageReader};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::images::decode::without_profile;
 use crate::images::jpeg;
+use crate::images::png::without_profile;
 use crate::read::caught;
 use crate::transform::{Area, Decoded, Pixels};
 

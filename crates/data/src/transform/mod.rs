@@ -6,12 +6,12 @@
 //! nothing is flipped, rotated or coloured, but what always happens (`p = 1`) does so there, too.
 
 mod pixels;
+mod family;
 mod crop;
 mod affine;
 mod enhance;
 mod image_ops;
 mod auto_augment;
-mod family;
 mod flips;
 mod color_jitter;
 mod gaussian_blur;

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use crate::event::Stop;
 use crate::launch::error_report::ErrorReport;
 use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::transport::PeerDescription;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::transport::channel::Channel;
-use crate::transport::PeerDescription;
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// From a rank to its parent.

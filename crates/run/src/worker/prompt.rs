@@ -125,7 +125,7 @@ pub fn parse_observations(plan: &Plan, text: &str) -> Result<Vec<Vec<f32>>, Erro
     let number = |word: &str| word.parse().ok().filter(|value: &f32| value.is_finite());
     let values: Option<Vec<f32>> = words.map(number).collect();
     let [seen, numbers] = shape(plan);
-    let values = values.filter(|values| values.len() == seen * numbers);
+    let values = values.filter(|values| numbers > 0 && values.len() == seen * numbers);
     let observations = values.map(|values| values.chunks(numbers).map(<[f32]>::to_vec).collect());
     observations
         .ok_or_else(|| refuse_observations("the prompt is not a list of observations", plan))
