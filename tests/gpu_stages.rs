@@ -51,8 +51,9 @@ fn packed() -> tempfile::TempDir {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(folder.join("run.sh"));
-    command.args(arguments).env("PYTHON", folder.join("python"));
+    // Not run by itself: a process that another test starts meanwhile may hold it open for writing.
+    let mut command = Command::new("bash");
+    command.arg(folder.join("run.sh")).args(arguments).env("PYTHON", folder.join("python"));
     command.output().unwrap()
 }
 

@@ -23,6 +23,19 @@ pub fn skipped(missing: &str) {
     std::fs::write(file, format!("{test}: {missing}\n")).unwrap();
 }
 
+/// Path of a file or folder of real data, `../shared/<path>` from the root of the repository; `None`,
+/// which is noted, where it is absent.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    let packages = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = packages.ancestors().nth(2).unwrap();
+    let found = root.join("../shared").join(path);
+    if !found.exists() {
+        skipped(&format!("`../shared/{path}`"));
+        return None;
+    }
+    Some(found)
+}
+
 /// The Python that `PYTHON` names, or else `python3`, if it has these modules (`numpy, PIL`); else
 /// notes that they are missing.
 #[expect(clippy::disallowed_methods, reason = "of the tests, not of a run")]

@@ -276,9 +276,9 @@ mod tests {
 
     use super::*;
     use crate::images::orientation::is_turned;
-    use crate::skipped::skipped;
+    use crate::skipped::shared;
 
-    const ODD_IMAGES: &str = "../shared/data/odd-images";
+    const ODD_IMAGES: &str = "data/odd-images";
 
     #[test]
     fn what_the_library_says_of_a_png_is_cut_short() {
@@ -305,11 +305,7 @@ mod tests {
 
     /// (file, mean RGB as Pillow sees it) for each line of the manifest under `folder`.
     fn manifest(folder: &str) -> Option<Vec<(String, Vec<f64>)>> {
-        let path = Path::new(ODD_IMAGES).join("MANIFEST.tsv");
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            skipped("the photos of `../shared/data/odd-images`");
-            return None;
-        };
+        let text = std::fs::read_to_string(shared(ODD_IMAGES)?.join("MANIFEST.tsv")).unwrap();
         let lines = text.lines().skip(1).map(|line| {
             let cells: Vec<&str> = line.split('\t').collect();
             let mean = cells[6].split_whitespace().map(|v| v.parse().unwrap()).collect();
@@ -319,7 +315,7 @@ mod tests {
     }
 
     fn read(file: &str) -> Vec<u8> {
-        std::fs::read(Path::new(ODD_IMAGES).join(file)).unwrap()
+        std::fs::read(shared(ODD_IMAGES).unwrap().join(file)).unwrap()
     }
 
     /// Files that this decoder and Pillow decode differently, and why.

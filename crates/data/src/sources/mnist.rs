@@ -431,7 +431,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Targets;
-    use crate::skipped::skipped;
+    use crate::skipped::shared;
 
     fn idx(dims: &[u32], values: &[u8]) -> Vec<u8> {
         let mut bytes = (0x0800 + dims.len() as u32).to_be_bytes().to_vec();
@@ -541,11 +541,8 @@ mod tests {
 
     #[test]
     fn the_real_mnist_files_have_sixty_thousand_and_ten_thousand_digits() {
-        let dir = Path::new("../shared/data/mnist");
-        if !dir.exists() {
-            skipped("the files of MNIST in `../shared/data/mnist`");
-            return;
-        }
+        let Some(dir) = shared("data/mnist") else { return };
+        let dir = dir.as_path();
         let counts = count(dir).unwrap();
         assert_eq!((counts.n_train, counts.n_val), (60_000, 10_000));
         assert_eq!(counts.sample, Some(vec![1, 28, 28]));

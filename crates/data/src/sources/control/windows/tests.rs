@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 
 use super::*;
 use crate::config::kind::Options;
-use crate::skipped::skipped;
+use crate::skipped::shared;
 use crate::sources::source::Asked;
 use crate::transform::Transforms;
 
@@ -303,11 +303,7 @@ fn files_of_numpy_are_read_packed_or_not() {
 /// The expert of stable-baselines: 100 episodes of 200 steps.
 #[test]
 fn a_published_file_is_read() {
-    let file = PathBuf::from("../shared/data/control/pendulum_expert.npz");
-    if !file.exists() {
-        skipped("the expert of `../shared/data/control`");
-        return;
-    }
+    let Some(file) = shared("data/control/pendulum_expert.npz") else { return };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
     let facts = survey(&Behaviour::recorded(file), chunk, NONE, None).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));

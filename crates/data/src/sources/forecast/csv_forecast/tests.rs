@@ -4,7 +4,7 @@ use std::io::Write;
 use test_support::assert_refused;
 
 use super::*;
-use crate::skipped::skipped;
+use crate::skipped::shared;
 
 /// A number of hours after the first date.
 fn hour(i: usize) -> jiff::civil::DateTime {
@@ -180,11 +180,7 @@ fn dates_must_ascend_and_gaps_are_told() {
 #[test]
 fn published_tables_have_their_dates_in_order() {
     for name in ["ETTh1", "exchange_rate", "national_illness", "traffic_sensor0"] {
-        let file = PathBuf::from(format!("../shared/data/forecast/{name}.csv"));
-        if !file.exists() {
-            skipped("the tables of `../shared/data/forecast`");
-            continue;
-        }
+        let Some(file) = shared(&format!("data/forecast/{name}.csv")) else { continue };
         let asked = CsvForecast::new(file, 36, 24);
         assert_eq!(read(&asked, &SurveyResults::default()).unwrap().notes, [""; 0], "{name}");
     }
