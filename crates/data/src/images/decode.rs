@@ -8,7 +8,7 @@
 //! as `torchvision.io.decode_image` reads them, and those of 8 bits are spread over the same range
 //! (v * 257).
 
-use std::io::{Cursor, Read};
+use std::io::Cursor;
 use std::path::Path;
 
 use image::{
