@@ -436,15 +436,16 @@ pub(crate) fn describe(run: &RunFolders, start: &Start<'_>) -> Result<(), files:
     files::write_atomic(&path(RESOLVED), resolved)
 }
 
-/// Returns an id such as `20261120-134205-3f9a01`: the time in UTC, a 4,096th of the second in hexadecimal, and
-/// three random digits, so that the last id in alphabetical order is the newest on whichever machine.
+/// Returns an id such as `20261120-134205-3f9a0`: the time in UTC, then in hexadecimal a 1,024th of
+/// the second and a random number below 1,024, so that the last id in alphabetical order is the
+/// newest on whichever machine.
 pub fn new_id() -> String {
     id_at(jiff::Timestamp::now(), files::random())
 }
 
 fn id_at(time: jiff::Timestamp, random: u64) -> String {
-    let fraction = u64::from(time.subsec_nanosecond().unsigned_abs()) * 4096 / 1_000_000_000;
-    format!("{}-{fraction:03x}{:03x}", time.strftime("%Y%m%d-%H%M%S"), random & 0xfff)
+    let fraction = u64::from(time.subsec_nanosecond().unsigned_abs()) * 1024 / 1_000_000_000;
+    format!("{}-{:05x}", time.strftime("%Y%m%d-%H%M%S"), (fraction << 10) | (random & 0x3ff))
 }
 
 /// Files of a start that was killed early, besides those whose names begin with a dot.
@@ -500,7 +501,7 @@ mod tests {
         let at = |milliseconds, random| {
             id_at(jiff::Timestamp::from_millisecond(milliseconds).unwrap(), random)
         };
-        assert_eq!(at(1_795_000_000_000, 0xabc), "20261118-110640-000abc");
+        assert_eq!(at(1_795_000_000_500, 0x2bc), "20261118-110640-802bc");
         let times = [0, 1, 250, 999, 1000, 2500].map(|after| 1_795_000_000_000 + after);
         assert!(times.windows(2).all(|pair| at(pair[0], u64::MAX) < at(pair[1], 0)));
     }
