@@ -230,6 +230,12 @@ pub fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
     sync_parent(to)
 }
 
+/// Gives a file, whose bytes are on disk, the name `to` in the same file system, and replaces what has it.
+pub fn rename_file(from: &Path, to: &Path) -> Result<(), Error> {
+    fs_calls::rename(from, to).map_err(Error::io("rename to", to))?;
+    sync_parent(to)
+}
+
 /// Makes now the time at which a file was last changed.
 pub fn touch(path: &Path) -> Result<(), Error> {
     let touched = File::options().append(true).open(path);

@@ -1,8 +1,9 @@
 //! Helpers for the tests of several crates: damaged inputs, notes of skipped tests, and assertions
-//! on error messages.
+//! on error messages; and a server that imitates the Hugging Face hub.
 
 use std::fmt::Display;
 
+pub mod hub_server;
 pub mod mutated;
 pub mod skipped;
 
