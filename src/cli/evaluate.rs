@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
-use crate::cli::{answer, evaluation_tables, progress_bar};
+use crate::cli::{answer, evaluation_tables};
 use crate::data;
 use crate::engine::Split;
 use crate::event::Event;
@@ -16,7 +16,7 @@ use crate::kinds::Kinds;
 use crate::metric::worse_than_naive;
 use crate::plan::Plan;
 use crate::record::text::metric;
-use crate::record::{Context, line, to_stderr};
+use crate::record::{Context, line, progress_bar, to_stderr};
 use crate::report;
 use crate::runs::choose_checkpoint;
 use crate::session::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};

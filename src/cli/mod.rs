@@ -32,5 +32,5 @@ mod doctor;
 mod try_run;
 mod run;
 
-pub(crate) use output::{answer, answers, last_words, progress_bar, refuse_existing, verbatim};
+pub(crate) use output::{answer, answers, last_words, refuse_existing, verbatim};
 pub use run::run;

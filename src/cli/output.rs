@@ -9,10 +9,9 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-use crate::record::{Screen, answer_in_json, canvas, is_json, json_line, screen, to_stdout};
+use crate::record::{answer_in_json, is_json, json_line, to_stdout};
 use crate::terminal::escape_lines;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -97,18 +96,6 @@ fn to_reader(text: &str) -> Result<bool, ErrorPage> {
         Err(error) => Err(ErrorPage::of(ExitCode::Storage, &error)),
         Ok(()) => Ok(true),
     }
-}
-
-/// A progress bar on stderr in the form `line`, if a person watches.
-pub(crate) fn progress_bar(line: &str) -> ProgressBar {
-    if screen() != Screen::Bar {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, canvas());
-    if let Ok(style) = ProgressStyle::with_template(line) {
-        bar.set_style(style.progress_chars("━╸ "));
-    }
-    bar
 }
 
 /// Prints why this process ends.

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use crate::cli::answer;
 use crate::cli::args::PredictArgs;
 use crate::cli::node_args::role;
-use crate::cli::{answer, progress_bar};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::rank_env::Foreign;
 use crate::predict::{self, Format, Job, Progress};
-use crate::record::{is_json, json_line, to_stderr};
+use crate::record::{is_json, json_line, progress_bar, to_stderr};
 use crate::runs::{choose_checkpoint, split_inputs};
 use crate::terminal::escape_lines;
 use crate::units::BatchSize;

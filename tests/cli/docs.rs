@@ -331,18 +331,24 @@ fn write_trajectories(lab: &Lab) {
     Tensor::write_npz(&arrays, path).unwrap();
 }
 
+/// Snapshot of the Llama of an experiment in the hub's cache.
+const SMOL_LM: &str = "hf/hub/models--HuggingFaceTB--SmolLM2-135M/snapshots/\
+                       93efa2f097d58c2a74874c7e644dbc9b0cee75a2";
+
 /// Instructions, and the sizes and the tokenizer of a tiny Llama.
 fn write_instructions(lab: &Lab) {
     let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 5000];
     lab.write("data/alpaca_data.json", json!(entries).to_string());
     let sizes = json!({"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true});
-    lab.write("weights/SmolLM2-135M/config.json", sizes.to_string());
+    let commit = SMOL_LM.rsplit('/').next().unwrap();
+    lab.write("hf/hub/models--HuggingFaceTB--SmolLM2-135M/refs/main", commit);
+    lab.write(&format!("{SMOL_LM}/config.json"), sizes.to_string());
     let vocabulary = json!({"<|endoftext|>": 0, "a": 1, "b": 2});
     let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
-    lab.write("weights/SmolLM2-135M/tokenizer.json", tokenizer.to_string());
+    lab.write(&format!("{SMOL_LM}/tokenizer.json"), tokenizer.to_string());
 }
 
 /// Weights of the model that the experiment `name` starts from, with these changes, as if it had
@@ -393,7 +399,7 @@ pub(crate) fn copy_of_the_project() -> Lab {
     let mut changes: Vec<&str> = sizes.iter().map(String::as_str).collect();
     changes.push("model.tie_word_embeddings=true");
     let llama = "experiments/llama_lora.toml";
-    write_weights(&lab, llama, &changes, "weights/SmolLM2-135M/model.safetensors");
+    write_weights(&lab, llama, &changes, &format!("{SMOL_LM}/model.safetensors"));
     lab
 }
 

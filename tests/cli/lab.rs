@@ -55,6 +55,8 @@ impl Lab {
     pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env(MARK, self.folder.path());
+        // Names of the hub mean what the test has put into this cache.
+        command.env("HF_HOME", self.path("hf")).env("HF_HUB_OFFLINE", "1");
         let foreign = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID"];
         let launches =
             ["OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "DDPRUN_JOB"];

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use figment::value::{Dict, Value};
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use crate::config::check;
 use crate::config::extract::{merged, strongest};
@@ -128,6 +129,26 @@ impl Loaded {
     pub fn absent_inputs(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
         let absent = check::absent_inputs(self, vocabulary).into_iter();
         absent.map(|finding| finding.into_problem(self)).collect()
+    }
+
+    /// Options of the chosen components that name a file or folder to read: their dotted keys and
+    /// values.
+    pub fn path_options(&self, vocabulary: &Vocabulary) -> impl Iterator<Item = (String, &str)> {
+        check::path_options(self, vocabulary).into_iter()
+    }
+
+    /// Changes the option of a component with this dotted key, such as `data.tokenizer` or
+    /// `model.lora.adapters`. Tables on the way must be there.
+    pub fn set_option(&mut self, key: &str, value: Json) {
+        let mut words = key.split('.');
+        let Some((_, options)) = words.next().and_then(|table| self.experiment.choice_mut(table))
+        else {
+            return;
+        };
+        let Some(place) = words.next().and_then(|name| options.get_mut(name)) else { return };
+        if let Some(place) = words.try_fold(place, |table, name| table.get_mut(name)) {
+            *place = value;
+        }
     }
 
     /// True if a user's layer, not only the built-in defaults, says something about the key.

@@ -33,7 +33,7 @@ pub mod values;
 mod vocabulary;
 mod wording;
 
-pub use check::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
+pub use check::{NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
 pub use json_schema::json_schema;
 pub use keys::dotted;
 pub use layer::Source;

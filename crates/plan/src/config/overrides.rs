@@ -15,8 +15,9 @@ use crate::config::problem::{NamedText, Problem};
 use crate::config::spans::{self, KeySpan, Path};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
-pub const RESERVED: [&str; 10] = [
+pub const RESERVED: [&str; 11] = [
     "DDPRUN_CACHE",
+    "DDPRUN_DATA_MIRROR",
     "DDPRUN_FILE_CALLS",
     "DDPRUN_FP",
     "DDPRUN_JOB",

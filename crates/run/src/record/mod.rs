@@ -71,7 +71,7 @@ pub use stderr::{canvas, takes_words};
 pub use stdout::{
     JsonStream, answer_in_json, complain, is_json, line as json_line, say_error, to_stdout,
 };
-pub use terminal::{Screen, screen, to_stderr};
+pub use terminal::{Screen, progress_bar, screen, to_stderr};
 
 use crate::event::{EpochDone, Event, Finished, History};
 use crate::files::{self, Lines};

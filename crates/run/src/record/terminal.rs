@@ -64,6 +64,18 @@ pub fn to_stderr(text: &str) {
     screen().say(&escape(text));
 }
 
+/// A progress bar on stderr in the form `line`, if a person watches.
+pub fn progress_bar(line: &str) -> ProgressBar {
+    if screen() != Screen::Bar {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, canvas());
+    if let Ok(style) = ProgressStyle::with_template(line) {
+        bar.set_style(style.progress_chars("━╸ "));
+    }
+    bar
+}
+
 /// The terminal of rank 0.
 pub(crate) struct Terminal {
     screen: Screen,

@@ -12,6 +12,7 @@ use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::plan::{KindFacts, Targets, chosen_loss};
+use crate::session::hub;
 use crate::session::other_file::refuse_other_files;
 use crate::session::pretrained::{self, unfit_problem};
 use crate::user_error::{ErrorPage, ExitCode};
@@ -21,6 +22,7 @@ pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Er
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
     let mut loaded = config::load(path, changes, &vocabulary)?;
+    hub::download(&loaded, &vocabulary)?;
     let absent = loaded.absent_inputs(&vocabulary);
     // A single one is reported by what opens it, which knows what the file should hold.
     if absent.len() > 1 {
@@ -48,9 +50,10 @@ fn check_folders(loaded: &Loaded) -> Result<(), Problems> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::new(problems)) }
 }
 
-/// Finds the checkpoint that a run is to start from, and fills in what the experiment does not
+/// Fetches files of the hub, finds the checkpoint that a run is to start from, and fills in what the experiment does not
 /// give: what the run of that checkpoint, and files beside the weights and the adapters, tell.
-pub fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), Problems> {
+pub fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), ErrorPage> {
+    hub::fetch(loaded, &kinds.vocabulary())?;
     follow_target(loaded, kinds);
     let options = pretrained::resolve(loaded)?;
     fill(loaded, options);

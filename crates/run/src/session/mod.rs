@@ -11,6 +11,7 @@
 
 mod other_file;
 mod pretrained;
+mod hub;
 mod experiment;
 mod prepare;
 mod run_folder;

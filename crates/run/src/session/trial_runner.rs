@@ -128,7 +128,8 @@ impl<'a> TrialRunner<'a> {
     ) -> Result<Prepared, String> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
-        self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds)).map_err(in_words)?;
+        let completed = self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds));
+        completed.map_err(|refusal| without_mark(&refusal))?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| without_mark(&refusal))?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();

@@ -37,7 +37,7 @@ pub struct Chat {
     /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
     #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
     pub file: PathBuf,
-    /// a tokenizer.json from the Hugging Face hub.
+    /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
     /// "chatml", or a file with a Jinja template. Default: the template beside the tokenizer, in

@@ -33,7 +33,7 @@ pub struct Instructions {
     /// whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
-    /// a tokenizer.json from the Hugging Face hub.
+    /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
     /// context length in tokens; longer texts are truncated, shorter ones padded (the loss ignores

@@ -64,7 +64,8 @@ pub struct Tokens {
     #[serde(default)]
     #[schemars(example = &"uint32")]
     pub token_dtype: Option<TokenDtype>,
-    /// a tokenizer.json from the Hugging Face hub, or "char", the default.
+    /// a tokenizer.json, its repository on the Hugging Face hub ("hf:ORG/NAME"), or "char", the
+    /// default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: Option<PathBuf>,
     /// context length in tokens.

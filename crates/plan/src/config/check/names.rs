@@ -25,6 +25,11 @@ pub fn url_scheme(text: &str) -> Option<&str> {
     (begins && scheme.chars().all(plain)).then_some(scheme)
 }
 
+/// True of `hf:ORG/NAME/FILE`, a file on the Hugging Face hub, which is fetched before it is read.
+pub fn is_hub_name(text: &str) -> bool {
+    text.starts_with("hf:")
+}
+
 /// A remedy for a URL of this scheme: how to get its content as a file.
 pub fn instead_of_url(scheme: &str) -> String {
     let how = match scheme.to_ascii_lowercase().as_str() {
@@ -32,7 +37,6 @@ pub fn instead_of_url(scheme: &str) -> String {
         "s3" | "s3a" | "s3n" => "`aws s3 cp`",
         "gs" | "gcs" => "`gcloud storage cp`",
         "az" | "abfs" | "abfss" | "wasb" | "wasbs" => "`azcopy copy`",
-        "hf" => "`hf download`",
         "http" | "https" | "ftp" => "`curl -O`",
         "hdfs" => "`hdfs dfs -get`",
         _ => return "copy it to a disk, or mount it, and write the path".to_owned(),
@@ -228,24 +232,35 @@ pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Fin
     {
         look("model.pretrained".to_owned(), weights);
     }
-    for family in vocabulary.families() {
-        let table = family.table;
-        let name = loaded.word(&format!("{table}.name")).unwrap_or_default();
-        let Some((kind, options)) = family.kind(name).zip(experiment.options(table)) else {
-            continue;
-        };
-        for key in kind.keys.iter().filter(|key| key.is_path()) {
-            let Some(path) = options.get(&key.name).and_then(|value| value.as_str()) else {
-                continue;
-            };
-            // These may be words, too: `char`, `chatml`.
-            let may_be_word = ["tokenizer", "chat_template"].contains(&key.name.as_str());
-            if !may_be_word || path.contains(['.', '/']) {
-                look(format!("{table}.{}", key.name), Path::new(path));
-            }
+    for (key, path) in path_options(loaded, vocabulary) {
+        // These may be words, too: `char`, `chatml`.
+        let may_be_word = [".tokenizer", ".chat_template"].iter().any(|name| key.ends_with(name));
+        if !is_hub_name(path) && (!may_be_word || path.contains(['.', '/'])) {
+            look(key, Path::new(path));
         }
     }
     found
+}
+
+/// Options of the chosen components that name a file or folder to read: their dotted keys and values.
+pub(crate) fn path_options<'a>(
+    loaded: &'a Loaded,
+    vocabulary: &Vocabulary,
+) -> Vec<(String, &'a str)> {
+    let mut paths = Vec::new();
+    for family in vocabulary.families() {
+        let table = family.table;
+        let name = loaded.word(&format!("{table}.name")).unwrap_or_default();
+        let Some((kind, options)) = family.kind(name).zip(loaded.experiment.options(table)) else {
+            continue;
+        };
+        for key in kind.keys.iter().filter(|key| key.is_path()) {
+            if let Some(path) = options.get(&key.name).and_then(|value| value.as_str()) {
+                paths.push((format!("{table}.{}", key.name), path));
+            }
+        }
+    }
+    paths
 }
 
 /// A finding about a URL where a path belongs; `None` if `text` is a path.
@@ -265,6 +280,11 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
 
 /// A finding about a path as it is written, without access to any disk.
 pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
+    if path.to_str().is_some_and(is_hub_name) {
+        let is_output = ["logging.dir", "checkpoint.dir"].contains(&key);
+        let what = "is a name on the Hugging Face hub, which nothing is written to";
+        return is_output.then(|| Finding::new(key, what).help("name a folder"));
+    }
     if let Some(finding) = path.to_str().and_then(|text| url_finding(key, text)) {
         return Some(finding);
     }

@@ -88,7 +88,8 @@ pub fn no_color() -> Option<String> {
     variable("NO_COLOR")
 }
 
-fn variable(name: &str) -> Option<String> {
+/// A variable of this process; what is no UTF-8 in it is replaced.
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 

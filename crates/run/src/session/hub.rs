@@ -1,0 +1,257 @@
+//! `hf:ORG/NAME[@REVISION][/FILE]` in an experiment -> the path of that file on this machine; and
+//! `data.download` -> the files of a well-known data set.
+//!
+//! Files are fetched here, by the one process that reads the experiment, before any rank starts; what the cache has is
+//! not fetched again. The run stores the paths in the cache, whose folders are named after the commit, so that it means
+//! the same files later.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use ddprun_hub::{Config, Error, Hub, HubName, KnownSet, OnProgress, Progress, RepoKind, Snapshot};
+use indicatif::HumanBytes;
+use serde_json::Value;
+
+use crate::config::{Loaded, Vocabulary, is_hub_name};
+use crate::files;
+use crate::launch::rank_env;
+use crate::record::{progress_bar, to_stderr};
+use crate::user_error::{ErrorPage, ExitCode, UserError};
+
+/// What a key means that names a repository without a file.
+enum Wanted {
+    /// Weights in safetensors, in one file or several.
+    Weights,
+    /// The first of these files that is there.
+    OneOf(&'static [&'static str]),
+    /// Nothing: a file must be named.
+    Named,
+}
+
+const PRETRAINED: &str = "model.pretrained";
+const ADAPTERS: &str = "model.lora.adapters";
+
+/// Weights of transformers, timm and PEFT, in this order.
+const WEIGHTS: [&str; 3] =
+    ["model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"];
+/// Files that are read beside another, where the repository has them.
+const BESIDE: [&str; 5] = [
+    "config.json",
+    "preprocessor_config.json",
+    "adapter_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// Commits that names have meant in this process: all trials of a sweep start from the same files.
+static SNAPSHOTS: Mutex<Vec<(HubName, Snapshot)>> = Mutex::new(Vec::new());
+
+/// Fetches the files of the hub that `loaded` names, and puts their paths in the place of the names.
+///
+/// # Errors
+///
+/// A name leads nowhere, or its file cannot be fetched; drawn on its key.
+pub(crate) fn fetch(loaded: &mut Loaded, vocabulary: &Vocabulary) -> Result<(), ErrorPage> {
+    let pretrained = loaded.experiment.model.pretrained.as_deref().and_then(Path::to_str);
+    let mut names: Vec<(String, String)> =
+        pretrained.map(|name| (PRETRAINED.to_owned(), name.to_owned())).into_iter().collect();
+    let adapters =
+        loaded.experiment.model.options.get("lora").and_then(|lora| lora.get("adapters"));
+    names.extend(
+        adapters.and_then(Value::as_str).map(|name| (ADAPTERS.to_owned(), name.to_owned())),
+    );
+    names.extend(loaded.path_options(vocabulary).map(|(key, path)| (key, path.to_owned())));
+    names.retain(|(_, name)| is_hub_name(name));
+    if names.is_empty() {
+        return Ok(());
+    }
+    let hub = open()?;
+    for (key, name) in names {
+        let path = path_of(&hub, &key, &name).map_err(|error| page(loaded, &key, &error))?;
+        // PEFT's adapters are a folder.
+        let folder = (key == ADAPTERS).then(|| path.parent()).flatten().map(Path::to_owned);
+        let path = folder.unwrap_or(path);
+        if key == PRETRAINED {
+            loaded.experiment.model.pretrained = Some(path);
+        } else {
+            loaded.set_option(&key, Value::from(path.to_string_lossy()));
+        }
+    }
+    Ok(())
+}
+
+/// Fetches the files of well-known data sets that `data.download` asks for and that are not there.
+///
+/// # Errors
+///
+/// A path is absent that is no known set's, or a file cannot be fetched; drawn on its key.
+pub(crate) fn download(loaded: &Loaded, vocabulary: &Vocabulary) -> Result<(), ErrorPage> {
+    if !loaded.experiment.data.download {
+        return Ok(());
+    }
+    let paths = loaded.path_options(vocabulary).filter(|(key, _)| key.starts_with("data."));
+    let mut hub = None;
+    for (key, path) in paths.filter(|(_, path)| !is_hub_name(path)) {
+        let path = Path::new(path);
+        let Some(set) = KnownSet::at(path) else {
+            if path.exists() || !path.to_string_lossy().contains(['.', '/']) {
+                continue;
+            }
+            let known: Vec<String> = KnownSet::paths().map(|path| format!("`{path}`")).collect();
+            let what =
+                format!("`{}` does not exist, and no download of it is known", path.display());
+            let help = format!("paths that end with these can be fetched: {}", known.join(", "));
+            let problem = loaded.problem(&key, what).help(help);
+            return Err(ErrorPage::of_problems(ExitCode::Data, problem.into()));
+        };
+        for (file, path) in set.absent(path) {
+            let hub = match &mut hub {
+                Some(hub) => hub,
+                none => none.insert(open()?),
+            };
+            let name = path.display().to_string();
+            let fetched = shown(&name, |on_progress| hub.fetch_known(file, &path, on_progress));
+            fetched.map_err(|error| page(loaded, &key, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn open() -> Result<Hub, Error> {
+    Hub::new(Config::from_env(&|name| rank_env::variable(name).map(Into::into)))
+}
+
+/// The path that a key means by a name of the hub.
+fn path_of(hub: &Hub, key: &str, name: &str) -> Result<PathBuf, Error> {
+    let (kind, wanted) = meaning(key);
+    let Some(name) = HubName::parse(name, kind).transpose()? else { return Ok(name.into()) };
+    let snapshot = snapshot(hub, &name)?;
+    let has = |file: &str| snapshot.files.iter().any(|other| other == file);
+    let file = match (&name.file, wanted) {
+        (Some(file), _) => file.clone(),
+        (None, Wanted::Weights) => {
+            let found = WEIGHTS.into_iter().find(|file| has(file));
+            found.ok_or_else(|| missing(&name, "no weights as safetensors", &snapshot))?.to_owned()
+        }
+        (None, Wanted::OneOf(files)) => {
+            let found = files.iter().find(|file| has(file));
+            found
+                .ok_or_else(|| missing(&name, &format!("no `{}`", files[0]), &snapshot))?
+                .to_string()
+        }
+        (None, Wanted::Named) => {
+            return Err(missing(&name, "many files, of which one is meant", &snapshot));
+        }
+    };
+    let (folder, base) =
+        file.rsplit_once('/').map_or(("", &*file), |(folder, base)| (folder, base));
+    let beside =
+        |base: &str| if folder.is_empty() { base.to_owned() } else { format!("{folder}/{base}") };
+    // Weights come last: where they are, the rest is too.
+    for other in BESIDE.map(beside).iter().filter(|other| **other != file && has(other)) {
+        get(hub, &snapshot, other)?;
+    }
+    if base.ends_with(".index.json") {
+        let index = get(hub, &snapshot, &file)?;
+        for shard in shards(&index) {
+            get(hub, &snapshot, &beside(&shard))?;
+        }
+    }
+    get(hub, &snapshot, &file)
+}
+
+/// The sort of repository that a key names, and its file.
+fn meaning(key: &str) -> (RepoKind, Wanted) {
+    match key.rsplit('.').next().unwrap_or_default() {
+        "pretrained" | "adapters" => (RepoKind::Model, Wanted::Weights),
+        "tokenizer" => (RepoKind::Model, Wanted::OneOf(&["tokenizer.json"])),
+        "chat_template" => {
+            (RepoKind::Model, Wanted::OneOf(&["chat_template.jinja", "tokenizer_config.json"]))
+        }
+        _ => (RepoKind::Dataset, Wanted::Named),
+    }
+}
+
+fn snapshot(hub: &Hub, name: &HubName) -> Result<Snapshot, Error> {
+    let whole = HubName { file: None, ..name.clone() };
+    let mut known = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, snapshot)) = known.iter().find(|(known, _)| *known == whole) {
+        return Ok(snapshot.clone());
+    }
+    let snapshot = hub.snapshot(&whole)?;
+    if let Some(why) = &snapshot.unasked {
+        to_stderr(&format!(
+            "warning: `{name}` is taken from the cache, as it was last seen: {why}"
+        ));
+    }
+    known.push((whole, snapshot.clone()));
+    Ok(snapshot)
+}
+
+fn get(hub: &Hub, snapshot: &Snapshot, file: &str) -> Result<PathBuf, Error> {
+    let name = HubName { file: Some(file.to_owned()), ..snapshot.name.clone() };
+    shown(&name.to_string(), |on_progress| hub.fetch(snapshot, file, on_progress))
+}
+
+/// Fetches the file `name`, and shows how far it is.
+fn shown<T>(
+    name: &str,
+    fetch: impl FnOnce(OnProgress<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let bar = progress_bar("{msg}  {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
+    let mut is_told = false;
+    let mut tell = |words: String| {
+        if !std::mem::replace(&mut is_told, true) {
+            to_stderr(&words);
+        }
+    };
+    let fetched = fetch(&mut |progress| {
+        match progress {
+            Progress::Waiting { .. } => {
+                tell(format!("waiting for another process that fetches {name}"));
+            }
+            Progress::Fetching { file, done, size } => {
+                tell(format!("fetching {name} ({})", HumanBytes(size)));
+                bar.set_message(file.to_owned());
+                bar.set_length(size);
+                bar.set_position(done);
+            }
+            Progress::Done { .. } => {}
+        }
+        true
+    });
+    bar.finish_and_clear();
+    fetched
+}
+
+/// Names of the files over which an index distributes the tensors.
+fn shards(index: &Path) -> Vec<String> {
+    let index: Option<Value> =
+        files::read(index).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let map = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+    let mut names: Vec<String> = map
+        .into_iter()
+        .flat_map(|map| map.values())
+        .filter_map(|name| Some(name.as_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A repository that does not say by itself which of its files is meant.
+fn missing(name: &HubName, what: &str, snapshot: &Snapshot) -> Error {
+    let shown = |file: &&String| !file.starts_with('.') && !file.ends_with(".md");
+    let files: Vec<String> = snapshot.files.iter().filter(shown).take(8).cloned().collect();
+    Error::Unclear { name: name.repo.clone(), what: what.to_owned(), files }
+}
+
+/// The error, drawn on its key.
+fn page(loaded: &Loaded, key: &str, error: &Error) -> ErrorPage {
+    let problem = loaded.problem(key, error.to_string());
+    let problem = match error.help() {
+        Some(help) => problem.help(help),
+        None => problem,
+    };
+    ErrorPage::of_problems(error.exit_code(), problem.into())
+}
