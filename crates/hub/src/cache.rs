@@ -1,6 +1,6 @@
 //! The cache of `huggingface_hub`: `models--ORG--NAME/{blobs, refs, snapshots}`.
 //!
-//! A blob has the hash of its content as its name, which the hub calls its ETag. A snapshot is the
+//! A blob has the hash of its content as its name, which the hub calls its `ETag`. A snapshot is the
 //! tree of files of a commit, whose files are links to blobs; a reference is a file with the commit
 //! that a branch or tag was last seen at.
 

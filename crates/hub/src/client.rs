@@ -92,7 +92,7 @@ impl Client {
             rfilename: String,
         }
         let path = format!("{}/revision/{}", name.repo.api_path(), escaped(name.revision(), true));
-        let mut answer = self.patiently(&self.config.endpoint, &name.to_string(), || {
+        let mut answer = patiently(&self.config.endpoint, &name.to_string(), || {
             let answer = self.send(self.following.get(self.url(&path)), &name.to_string())?;
             self.accepted(answer, &name.repo, name.revision(), None)
         })?;
@@ -115,7 +115,7 @@ impl Client {
     /// Asks for the hash and the size of a file.
     pub(crate) fn facts(&self, repo: &Repo, commit: &str, file: &str) -> Result<FileFacts, Error> {
         let what = format!("{repo}/{file}");
-        let answer = self.patiently(&self.config.endpoint, &what, || {
+        let answer = patiently(&self.config.endpoint, &what, || {
             let mut url = self.file_url(repo, commit, file);
             for _ in 0..REDIRECTS {
                 let request = self.stopping.head(url).header(header::ACCEPT_ENCODING, "identity");
@@ -159,7 +159,7 @@ impl Client {
         from: u64,
     ) -> Result<Response<Body>, Error> {
         let what = format!("{repo}/{file}");
-        self.patiently(&self.config.endpoint, &what, || {
+        patiently(&self.config.endpoint, &what, || {
             let mut request = self.following.get(self.file_url(repo, commit, file));
             request = request.header(header::ACCEPT_ENCODING, "identity");
             if from > 0 {
@@ -179,7 +179,7 @@ impl Client {
         let mut failure = None;
         for mirror in file.mirrors {
             let mirror = self.config.mirror.as_deref().unwrap_or(mirror);
-            let asked = self.patiently(mirror, file.name, || {
+            let asked = patiently(mirror, file.name, || {
                 let mut request = self.following.get(format!("{mirror}/{}", file.name));
                 request = request.header(header::ACCEPT_ENCODING, "identity");
                 if from > 0 {
@@ -242,28 +242,6 @@ impl Client {
         }
     }
 
-    /// Sends a request again after failures that pass: connections that break, 429 and 5xx.
-    fn patiently<T>(
-        &self,
-        endpoint: &str,
-        what: &str,
-        request: impl Fn() -> Result<T, Failure>,
-    ) -> Result<T, Error> {
-        let mut pause = FIRST_PAUSE;
-        let mut attempt = 1;
-        loop {
-            match request() {
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(why)) if attempt == ATTEMPTS => {
-                    return Err(unreachable(endpoint, what, why));
-                }
-                Err(Failure::Passing(_)) => std::thread::sleep(pause),
-            }
-            (pause, attempt) = (pause * 2, attempt + 1);
-        }
-    }
-
     /// An answer that holds what was asked for, or the error that its status and headers say.
     fn accepted(
         &self,
@@ -306,6 +284,27 @@ impl Client {
                 Error::Status { endpoint, status, what }
             }
         }))
+    }
+}
+
+/// Sends a request again after failures that pass: connections that break, 429 and 5xx.
+fn patiently<T>(
+    endpoint: &str,
+    what: &str,
+    request: impl Fn() -> Result<T, Failure>,
+) -> Result<T, Error> {
+    let mut pause = FIRST_PAUSE;
+    let mut attempt = 1;
+    loop {
+        match request() {
+            Ok(answer) => return Ok(answer),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Passing(why)) if attempt == ATTEMPTS => {
+                return Err(unreachable(endpoint, what, why));
+            }
+            Err(Failure::Passing(_)) => std::thread::sleep(pause),
+        }
+        (pause, attempt) = (pause * 2, attempt + 1);
     }
 }
 

@@ -293,7 +293,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// True if the known hash is one of the content. An ETag of a mirror may be anything.
+    /// True if the known hash is one of the content. An `ETag` of a mirror may be anything.
     fn has_hash(&self) -> bool {
         [40, 64].contains(&self.hash.len())
             && self.hash.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -322,7 +322,9 @@ impl Hash {
 
     /// The hash in hexadecimal.
     fn finish(self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = |bytes: &[u8]| {
+            bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+        };
         match self {
             Self::Git(hash) => hex(&hash.finalize()),
             Self::Sha256(hash) => hex(hash.finish().as_ref()),

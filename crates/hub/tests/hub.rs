@@ -1,5 +1,7 @@
 //! Names of the hub to files in the cache, against a server that imitates it, with its faults.
 
+#![expect(clippy::unwrap_used, reason = "a test binary: a failed helper is a failed test")]
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,10 +46,10 @@ impl Scene {
     fn repo(&self) -> std::path::PathBuf {
         self.home.path().join("hub/models--timm--small")
     }
+}
 
-    fn fetch(&self, hub: &Hub, name: &str, file: &str) -> Result<std::path::PathBuf, Error> {
-        hub.fetch(&hub.snapshot(&parsed(name))?, file, &mut |_| true)
-    }
+fn fetch(hub: &Hub, name: &str, file: &str) -> Result<std::path::PathBuf, Error> {
+    hub.fetch(&hub.snapshot(&parsed(name))?, file, &mut |_| true)
 }
 
 fn parsed(name: &str) -> HubName {
@@ -97,7 +99,7 @@ fn a_broken_connection_is_taken_up_where_it_broke() {
     let scene = Scene::new();
     scene.server.put("small/model.safetensors", Fault::Cut(70_000));
     scene.server.put("small/model.safetensors", Fault::Cut(0));
-    let path = scene.fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
+    let path = fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), scene.weights);
     let ranges: Vec<_> =
         scene.server.take_requests().into_iter().filter_map(|request| request.range).collect();
@@ -138,7 +140,7 @@ fn a_server_without_ranges_begins_again() {
     let scene = Scene::new();
     scene.server.put("small/model.safetensors", Fault::Cut(70_000));
     scene.server.put("small/model.safetensors", Fault::IgnoresRange);
-    let path = scene.fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
+    let path = fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), scene.weights);
 }
 
@@ -147,13 +149,13 @@ fn wrong_bytes_are_fetched_again_and_refused_the_second_time() {
     let scene = Scene::new();
     let hub = scene.hub();
     scene.server.put("small/model.safetensors", Fault::Damaged);
-    assert!(scene.fetch(&hub, "hf:timm/small", "model.safetensors").is_ok());
+    assert!(fetch(&hub, "hf:timm/small", "model.safetensors").is_ok());
     for _ in 0..2 {
         scene.server.put("/config.json", Fault::Damaged);
     }
     // The first request for a file asks for its hash alone.
     scene.server.put("/config.json", Fault::Damaged);
-    let refused = scene.fetch(&hub, "hf:timm/small", "config.json").unwrap_err();
+    let refused = fetch(&hub, "hf:timm/small", "config.json").unwrap_err();
     assert!(
         matches!(&refused, Error::Corrupt { expected, .. } if *expected == etag(CONFIG)),
         "{refused:?}"
@@ -177,7 +179,7 @@ fn a_damaged_beginning_of_an_earlier_download_is_thrown_away() {
             &bytes,
         )
         .unwrap();
-        let path = scene.fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
+        let path = fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), scene.weights);
         ddprun_host::files::remove_file(&path).unwrap();
         ddprun_host::files::remove_file(&blobs.join(etag(&scene.weights))).unwrap();
@@ -188,7 +190,7 @@ fn a_damaged_beginning_of_an_earlier_download_is_thrown_away() {
 fn two_processes_fetch_a_file_once() {
     let scene = Scene::new();
     scene.server.put("small/model.safetensors", Fault::Silent(Duration::from_millis(400)));
-    let fetch = || scene.fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
+    let fetch = || fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap();
     let [first, second] = std::thread::scope(|scope| {
         [scope.spawn(fetch), scope.spawn(fetch)].map(|it| it.join().unwrap())
     });
@@ -205,7 +207,7 @@ fn a_busy_server_is_waited_for() {
     scene.server.put("/revision/main", Fault::Status(429, "retry-after: 0"));
     scene.server.put("/revision/main", Fault::Status(503, ""));
     scene.server.put("/config.json", Fault::Status(500, ""));
-    assert!(scene.fetch(&scene.hub(), "hf:timm/small", "config.json").is_ok());
+    assert!(fetch(&scene.hub(), "hf:timm/small", "config.json").is_ok());
     scene.server.put("/revision/main", Fault::Status(429, "retry-after: 3600"));
     let snapshot = scene.hub().snapshot(&parsed("hf:timm/small")).unwrap();
     assert!(snapshot.unasked.unwrap().contains("429"), "the cache has it");
@@ -214,9 +216,9 @@ fn a_busy_server_is_waited_for() {
 #[test]
 fn names_that_lead_nowhere_say_why() {
     let scene = Scene::new();
-    scene.fetch(&scene.hub(), "hf:timm/small", "config.json").unwrap();
+    fetch(&scene.hub(), "hf:timm/small", "config.json").unwrap();
     let refused = |token: Option<&str>, name: &str, file: &str| {
-        let error = scene.fetch(&scene.hub_with(token, false), name, file).unwrap_err();
+        let error = fetch(&scene.hub_with(token, false), name, file).unwrap_err();
         (
             error.to_string().replace(&scene.server.endpoint, "HUB"),
             error.help().unwrap_or_default().replace(&scene.server.endpoint, "HUB"),
@@ -242,9 +244,7 @@ fn names_that_lead_nowhere_say_why() {
     let (what, help, _) = refused(Some("wrong"), "hf:me/private", "config.json");
     assert_eq!(what, "HUB does not accept the token of HF_TOKEN");
     assert!(help.contains("make a new token"), "{help}");
-    assert!(
-        scene.fetch(&scene.hub_with(Some("right"), false), "hf:me/private", "config.json").is_ok()
-    );
+    assert!(fetch(&scene.hub_with(Some("right"), false), "hf:me/private", "config.json").is_ok());
     scene.server.gate("timm/small");
     let (what, help, _) = refused(None, "hf:timm/small", "config.json");
     assert!(what.starts_with("`hf:timm/small` is gated"), "{what}");
@@ -254,12 +254,12 @@ fn names_that_lead_nowhere_say_why() {
 #[test]
 fn without_a_network_the_cache_answers() {
     let scene = Scene::new();
-    scene.fetch(&scene.hub(), "hf:timm/small", "config.json").unwrap();
+    fetch(&scene.hub(), "hf:timm/small", "config.json").unwrap();
     scene.server.take_requests();
     let offline = scene.hub_with(None, true);
-    let path = scene.fetch(&offline, "hf:timm/small", "config.json").unwrap();
+    let path = fetch(&offline, "hf:timm/small", "config.json").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), CONFIG);
-    let missing = scene.fetch(&offline, "hf:timm/smaller", "config.json").unwrap_err();
+    let missing = fetch(&offline, "hf:timm/smaller", "config.json").unwrap_err();
     assert!(missing.help().unwrap().contains("the cache has `hf:timm/small`"), "{missing:?}");
     assert_eq!(scene.server.take_requests(), []);
     // No answer is another thing than a refusal.
@@ -296,7 +296,7 @@ fn a_full_disk_is_named_and_what_arrived_is_kept_for_later() {
     ddprun_host::files::create_folder(&blobs).unwrap();
     std::os::unix::fs::symlink(full, blobs.join(format!("{}.incomplete", etag(&scene.weights))))
         .unwrap();
-    let error = scene.fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap_err();
+    let error = fetch(&scene.hub(), "hf:timm/small", "model.safetensors").unwrap_err();
     assert_eq!(error.exit_code(), ExitCode::Storage);
     assert!(
         error.help().unwrap().contains("HF_HUB_CACHE")

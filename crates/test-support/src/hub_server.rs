@@ -132,12 +132,12 @@ pub fn etag(bytes: &[u8]) -> String {
 
 fn commit(repo: &str, files: &BTreeMap<String, Vec<u8>>) -> String {
     let all: String =
-        files.iter().map(|(path, bytes)| format!("{path} {}\n", etag(bytes))).collect();
+        files.iter().fold(String::new(), |all, (path, bytes)| all + path + &etag(bytes) + "\n");
     hex(&sha1::Sha1::digest(format!("{repo}\n{all}")))
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -180,14 +180,14 @@ fn serve(stream: &TcpStream, state: &Mutex<State>, is_files_host: bool) -> std::
         let answer = if is_files_host { state.large(&request) } else { state.answer(&request) };
         (answer, fault)
     };
-    send(stream, &request, answer, fault)
+    send(stream, &request, answer, fault.as_ref())
 }
 
 fn send(
     mut stream: &TcpStream,
     request: &Request,
     mut answer: Answer,
-    fault: Option<Fault>,
+    fault: Option<&Fault>,
 ) -> std::io::Result<()> {
     if let (Some(range), false) = (&request.range, matches!(fault, Some(Fault::IgnoresRange)))
         && answer.status == 200
@@ -199,15 +199,15 @@ fn send(
     }
     let mut cut = None;
     match fault {
-        Some(Fault::Status(status, headers)) => {
+        Some(&Fault::Status(status, headers)) => {
             answer = Answer { status, headers: Vec::new(), body: Vec::new() };
             answer
                 .headers
                 .extend(headers.split_once(": ").map(|(name, value)| (name, value.to_owned())));
         }
         Some(Fault::Damaged) => answer.body.iter_mut().take(1).for_each(|byte| *byte ^= 1),
-        Some(Fault::Silent(time)) => std::thread::sleep(time),
-        Some(Fault::Cut(length)) => cut = Some(length.min(answer.body.len())),
+        Some(Fault::Silent(time)) => std::thread::sleep(*time),
+        Some(Fault::Cut(length)) => cut = Some(*length.min(&answer.body.len())),
         Some(Fault::IgnoresRange) | None => {}
     }
     let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\n", answer.status);

@@ -25,6 +25,10 @@ pub fn skipped(missing: &str) {
 
 /// Path of a file or folder of real data, `../shared/<path>` from the root of the repository; `None`,
 /// which is noted, where it is absent.
+///
+/// # Panics
+///
+/// The note cannot be written.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let packages = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = packages.ancestors().nth(2).unwrap();

@@ -209,7 +209,6 @@ fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use libjpeg_turbo_rs::{Encoder, Subsampling};
 

@@ -241,7 +241,7 @@ fn shards(index: &Path) -> Vec<String> {
 
 /// A repository that does not say by itself which of its files is meant.
 fn missing(name: &HubName, what: &str, snapshot: &Snapshot) -> Error {
-    let shown = |file: &&String| !file.starts_with('.') && !file.ends_with(".md");
+    let shown = |file: &&String| !file.starts_with('.') && *file != "README.md";
     let files: Vec<String> = snapshot.files.iter().filter(shown).take(8).cloned().collect();
     Error::Unclear { name: name.repo.clone(), what: what.to_owned(), files }
 }

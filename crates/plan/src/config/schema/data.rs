@@ -21,7 +21,7 @@ table! {
         pub options: Options,
         /// Fetch the files of a well-known data set that are not at their paths, and check their
         /// hashes: folders mnist and fashion-mnist; files ETTh1.csv, ETTh2.csv, ETTm1.csv,
-        /// ETTm2.csv, exchange_rate.csv and tinyshakespeare/input.txt.
+        /// ETTm2.csv, `exchange_rate.csv` and tinyshakespeare/input.txt.
         #[schemars(extend("x-resume" = SAFE))]
         pub download: bool = false,
         /// Loader threads per rank; 0 loads in the training thread; "auto" = cores / ranks, at most

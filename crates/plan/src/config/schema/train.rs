@@ -35,7 +35,7 @@ table! {
         /// refused. gpt: GPT-2's weights load in the formats of transformers and nanoGPT; extra
         /// positions are cut off at `data.seq_len`. Or a name on the Hugging Face hub, which is
         /// fetched once: "hf:ORG/NAME", with "@REVISION" for a branch, tag or commit and "/FILE" for
-        /// one file, such as "hf:timm/resnet18.a1_in1k". Or the weights of one of your runs:
+        /// one file, such as `hf:timm/resnet18.a1_in1k`. Or the weights of one of your runs:
         /// "run:NAME", "run:NAME/best", "run:NAME/latest" or "run:NAME/step-00000300", where NAME is
         /// a run's name or id, or a sweep's name for its best trial; or a folder of checkpoints.
         /// Averaged weights (ema, swa) are used if the run keeps them.
