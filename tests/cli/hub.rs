@@ -112,8 +112,9 @@ fn plan_and_sweep_and_eval_take_names() {
 #[test]
 fn tables_of_data_are_fetched_by_name() {
     let scene = Scene::new();
-    let rows: String =
-        (0..200).map(|i| format!("{},{},{}\n", i % 7, i % 5, ["a", "b"][i % 2])).collect();
+    let rows = (0..200).fold(String::new(), |rows, i| {
+        rows + &format!("{},{},{}\n", i % 7, i % 5, ["a", "b"][i % 2])
+    });
     scene
         .hub
         .publish("datasets/me/table", &[("train.csv", format!("x,y,label\n{rows}").as_bytes())]);
