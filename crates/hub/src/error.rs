@@ -108,12 +108,12 @@ impl UserError for Error {
                 .to_owned(),
             Self::NoRepo { token, near, .. } => {
                 let near = match near.as_slice() {
-                    [] => "check the spelling".to_owned(),
+                    [] => "check the spelling.".to_owned(),
                     near => format!("did you mean {}?", listed(near)),
                 };
                 match token {
-                    None => format!("{near}; if it is private, set `HF_TOKEN` or run `hf auth login`"),
-                    Some(origin) => format!("{near}; if it is private, the token of {origin} does not give access"),
+                    None => format!("{near} If it is private, set `HF_TOKEN` or run `hf auth login`"),
+                    Some(origin) => format!("{near} If it is private, the token of {origin} does not give access"),
                 }
             }
             Self::Gated { name, endpoint, token } => {

@@ -229,7 +229,7 @@ fn names_that_lead_nowhere_say_why() {
     assert_eq!(what, "there is no `hf:timm/smal` on HUB, or it is private");
     assert_eq!(
         help,
-        "did you mean `hf:timm/small`?; if it is private, set `HF_TOKEN` or run `hf auth login`"
+        "did you mean `hf:timm/small`? If it is private, set `HF_TOKEN` or run `hf auth login`"
     );
     assert_eq!(code, ExitCode::Refused);
     let (what, help, _) = refused(None, "hf:timm/small", "model.safetensor");
