@@ -24,7 +24,7 @@ use candle_core::{Device, Result, Tensor, Var};
 use ddprun::nn::Init;
 use ddprun::ops::{
     self, Activation, Attention, Average, Cell, ConvNorm, ConvOptions, GradientSink,
-    LinearActivation, Rounding, Slides, Uses, Weight, WeightUse, Window,
+    LinearActivation, Rounding, SlidingWindow, Uses, Weight, WeightUse, Window,
 };
 use ddprun::plan::{Convolutions, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -303,11 +303,11 @@ fn gpu_what_has_no_kernel_is_computed_on_the_cpu() {
     recurrent
         .check("recurrent", &|x, w| ops::recurrent(&x[0], &w[0], Some(&w[1]), Cell::Lstm, true));
     let images = twin(&[&[3, 12, 11, 20]], &[]);
-    let slides = Slides { stride: [2, 1], padding: [1, 0], dilation: [1, 1] };
+    let slides = SlidingWindow { stride: [2, 1], padding: [1, 0], dilation: [1, 1] };
     images.check("max_pool2d of no square", &|x, _| {
         ops::max_pool2d_over(&x[0], [3, 2], slides, Rounding::Up)
     });
-    let plain = Slides { padding: [0, 0], ..slides };
+    let plain = SlidingWindow { padding: [0, 0], ..slides };
     images.check("average_pool2d of no square", &|x, _| {
         ops::average_pool2d_over(&x[0], [3, 2], plain)
     });

@@ -27,13 +27,13 @@ pub(crate) const DETOUR_DISTANCE: f64 = 70.0;
 
 /// The state of the simulation: 10 actions a second, each a place that the agent shall go to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Push {
+pub struct PushEnv {
     pub(crate) agent: [f64; 2],
     pub(crate) velocity: [f64; 2],
     pub(crate) disc: [f64; 2],
 }
 
-impl Push {
+impl PushEnv {
     /// A start drawn from `key`: the disc anywhere around the goal, the agent between them.
     pub fn start(key: Key) -> Self {
         let mut draws = key.stream();
@@ -113,7 +113,7 @@ const PLACE: [f64; 3] = [144.0, 238.0, 144.0];
 const DISC: [f64; 3] = [119.0, 136.0, 153.0];
 const AGENT: [f64; 3] = [65.0, 105.0, 225.0];
 
-/// The arena as `side` x `side` RGB pixels, from what [`Push::observe`] says: the goal, the disc on
+/// The arena as `side` x `side` RGB pixels, from what [`PushEnv::observe`] says: the goal, the disc on
 /// it, the agent on both. A pixel that an edge crosses is mixed.
 pub fn draw(observed: [f32; 4], side: usize) -> Vec<u8> {
     let [agent_x, agent_y, disc_x, disc_y] = observed.map(f64::from);
@@ -132,7 +132,7 @@ pub fn draw(observed: [f32; 4], side: usize) -> Vec<u8> {
     places.flat_map(color).map(|value| value.round() as u8).collect()
 }
 
-impl Push {
+impl PushEnv {
     /// [`draw`] of what is seen now.
     pub fn draw(&self, side: usize) -> Vec<u8> {
         draw(self.observe(), side)
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(at(&picture, 32, 32), [144, 238, 144]);
         assert_eq!(at(&picture, 32, 16), [119, 136, 153]);
         assert_eq!(at(&picture, 10, 40), [65, 105, 225]);
-        let over = Push::at([256.0, 256.0], [270.0, 256.0]).draw(64);
+        let over = PushEnv::at([256.0, 256.0], [270.0, 256.0]).draw(64);
         assert_eq!(at(&over, 32, 32), [65, 105, 225]);
         assert_eq!(at(&over, 36, 32), [119, 136, 153]);
     }

@@ -4,7 +4,9 @@ use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
 use train_numbers::rng::{Key, Purpose, Stream};
 
-use crate::arena::{DETOUR_DISTANCE, GOAL, MAX_STEPS, Push, RADII, angle, distance, from, wrapped};
+use crate::arena::{
+    DETOUR_DISTANCE, GOAL, MAX_STEPS, PushEnv, RADII, angle, distance, from, wrapped,
+};
 
 /// Distance ahead that the expert aims at, in one action.
 const LOOKAHEAD: f64 = 24.0;
@@ -15,7 +17,7 @@ const AIM_STD: f64 = 2.0;
 /// Steps that a demonstration goes on at the goal.
 const STEPS_AT_GOAL: usize = 4;
 
-impl Push {
+impl PushEnv {
     /// Action of an expert that goes around the disc by `side` (1 or -1), then pushes it straight to the
     /// goal.
     pub fn expert(&self, side: f64, draws: &mut Stream) -> [f32; 2] {
@@ -41,7 +43,7 @@ impl Push {
 /// Observations and actions, one episode after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Demonstrations {
-    /// [`Push::observe`] at each step.
+    /// [`PushEnv::observe`] at each step.
     pub observations: Vec<[f32; 4]>,
     /// Action of the expert at each step.
     pub actions: Vec<[f32; 2]>,
@@ -56,7 +58,7 @@ pub fn demonstrate(n: usize, seed: u64) -> Demonstrations {
         let key = Key::new(seed, Purpose::Generate, 0, episode);
         let mut draws = key.with(1).stream();
         let side = if draws.uniform() < 0.5 { 1.0 } else { -1.0 };
-        let mut push = Push::start(key.with(0));
+        let mut push = PushEnv::start(key.with(0));
         let mut rest = STEPS_AT_GOAL;
         for _ in 0..MAX_STEPS {
             let action = push.expert(side, &mut draws);
@@ -83,7 +85,7 @@ mod tests {
     }
 
     /// Steps until it is solved by an action for each state.
-    fn run(mut push: Push, mut act: impl FnMut(&Push) -> [f32; 2]) -> Option<usize> {
+    fn run(mut push: PushEnv, mut act: impl FnMut(&PushEnv) -> [f32; 2]) -> Option<usize> {
         (1..=MAX_STEPS).find(|_| {
             push.act(act(&push));
             push.is_solved()
@@ -95,7 +97,7 @@ mod tests {
         for episode in 0..100 {
             for side in [1.0, -1.0] {
                 let mut draws = key(episode).with(1).stream();
-                let steps = run(Push::start(key(episode)), |push| push.expert(side, &mut draws));
+                let steps = run(PushEnv::start(key(episode)), |push| push.expert(side, &mut draws));
                 assert!(steps.is_some_and(|steps| steps < 60), "{episode} {side} {steps:?}");
             }
         }
@@ -105,7 +107,7 @@ mod tests {
     fn the_mean_of_both_sides_pushes_the_disc_away() {
         let mut solved = 0;
         for episode in 0..50 {
-            let start = Push::start(key(episode));
+            let start = PushEnv::start(key(episode));
             let mut draws = [1, 2].map(|part| key(episode).with(part).stream());
             let steps = run(start, |push| {
                 let [left, right] = &mut draws;
@@ -119,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_wall_holds_the_disc_and_the_disc_the_agent() {
-        let mut push = Push { agent: [100.0, 256.0], velocity: [0.0; 2], disc: [50.0, 256.0] };
+        let mut push = PushEnv { agent: [100.0, 256.0], velocity: [0.0; 2], disc: [50.0, 256.0] };
         for _ in 0..30 {
             push.act([0.0, 256.0]);
         }

@@ -3,5 +3,5 @@
 mod arena;
 mod expert;
 
-pub use arena::{ARENA, GOAL, MAX_STEPS, Push, RADII, TOLERANCE, draw};
+pub use arena::{ARENA, GOAL, MAX_STEPS, PushEnv, RADII, TOLERANCE, draw};
 pub use expert::{Demonstrations, demonstrate};

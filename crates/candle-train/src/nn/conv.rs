@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Builder, ForwardContext, Init, Param};
 use crate::onnx::{Graph, Sliding, Value};
-use crate::ops::{self, ConvOptions, Slides, Weight, Window};
+use crate::ops::{self, ConvOptions, SlidingWindow, Weight, Window};
 
 /// Sizes of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct RectangularConv {
     /// Rows and columns of the kernel.
     pub kernel: [usize; 2],
     /// Stride, padding and dilation.
-    pub window: Slides,
+    pub window: SlidingWindow,
     /// Groups of channels that do not see each other.
     pub groups: usize,
 }
@@ -73,7 +73,7 @@ impl From<ConvShape> for RectangularConv {
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
-    window: Slides,
+    window: SlidingWindow,
     groups: usize,
 }
 
@@ -146,7 +146,7 @@ impl Conv2d {
     /// Adds [`Conv2d::forward`] to a graph of ONNX, with `behind` more rows and columns of zeros below and
     /// on the right.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: [usize; 2]) -> Result<Value> {
-        let Slides { stride, padding, dilation } = self.window;
+        let SlidingWindow { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&behind);
         let weight = self.weight.onnx(graph)?;
@@ -167,7 +167,7 @@ fn onnx_bias(bias: Option<&Param>, graph: &mut Graph) -> Result<Option<Value>> {
 pub struct Conv1d {
     weight: Param,
     bias: Option<Param>,
-    window: Slides,
+    window: SlidingWindow,
     groups: usize,
 }
 
@@ -175,7 +175,7 @@ impl Conv1d {
     /// Sets the number of steps from one tap of the kernel to the next.
     #[must_use]
     pub fn dilated(self, dilation: usize) -> Self {
-        let window = Slides { dilation: [1, dilation], ..self.window };
+        let window = SlidingWindow { dilation: [1, dilation], ..self.window };
         Self { window, ..self }
     }
 
@@ -205,7 +205,7 @@ impl Conv1d {
 
     /// Adds [`Conv1d::forward`] to a graph of ONNX, with `behind` more zeros at the end.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: usize) -> Result<Value> {
-        let Slides { stride, padding, dilation } = self.window;
+        let SlidingWindow { stride, padding, dilation } = self.window;
         let [stride, padding, dilation] = [stride, padding, dilation].map(|sides| [sides[1]]);
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&[behind]);
@@ -258,7 +258,7 @@ impl ConvTranspose1d {
 pub struct ConvTranspose2d {
     weight: Param,
     bias: Param,
-    window: Slides,
+    window: SlidingWindow,
     groups: usize,
     behind: [usize; 2],
 }
@@ -289,7 +289,7 @@ impl ConvTranspose2d {
 
     /// Adds [`ConvTranspose2d::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let Slides { stride, padding, dilation } = self.window;
+        let SlidingWindow { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation);
         let weight = self.weight.onnx(graph)?;
@@ -299,7 +299,7 @@ impl ConvTranspose2d {
     }
 }
 
-fn options(window: Slides, groups: usize, pass: &ForwardContext) -> ConvOptions {
+fn options(window: SlidingWindow, groups: usize, pass: &ForwardContext) -> ConvOptions {
     let ForwardContext { precision, convolutions, .. } = *pass;
     ConvOptions { window, groups, precision, convolutions }
 }

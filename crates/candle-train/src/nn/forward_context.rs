@@ -98,7 +98,7 @@ impl Lengths {
 
     /// Lengths after a layer that makes `steps` steps, each of `stride` of the former: a step is a
     /// sample's own if it begins in it. At least the first one is.
-    pub fn among(&self, steps: usize, stride: usize) -> Vec<usize> {
+    pub fn strided(&self, steps: usize, stride: usize) -> Vec<usize> {
         let own = |&length: &usize| length.div_ceil(stride.max(1)).clamp(1, steps.max(1));
         self.0.iter().map(own).collect()
     }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_step_of_several_is_a_samples_own_if_it_begins_in_it() {
         let lengths = Lengths::new(vec![0, 1, 4, 5, 16, 20]);
-        assert_eq!(lengths.among(16, 1), [1, 1, 4, 5, 16, 16]);
-        assert_eq!(lengths.among(4, 4), [1, 1, 1, 2, 4, 4]);
+        assert_eq!(lengths.strided(16, 1), [1, 1, 4, 5, 16, 16]);
+        assert_eq!(lengths.strided(4, 4), [1, 1, 1, 2, 4, 4]);
     }
 }

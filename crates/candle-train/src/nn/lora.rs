@@ -66,7 +66,7 @@ impl Adapted {
         let y = self.base.forward(x, pass)?;
         let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
         let added = b.forward(&a.forward(&dropout.forward(x, pass)?, pass)?, pass)?;
-        ops::add(&y, &ops::multiple(&added, *scale)?)
+        ops::add(&y, &ops::scale(&added, *scale)?)
     }
 
     /// Adds [`Adapted::forward`] to a graph of ONNX, by one weight, W + (alpha / r) B A.

@@ -34,5 +34,5 @@ pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use lora::{Adapted, LoraConfig};
-pub use params::{Buffer, Builder, Counter, OtherName, Param, Params, pass_beside};
+pub use params::{Buffer, Builder, Counter, LibraryName, Param, Params, with_concurrent_pass};
 pub use recurrent::{Recurrent, RecurrentShape};

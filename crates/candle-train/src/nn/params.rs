@@ -27,7 +27,7 @@ pub struct Params {
     drops: bool,
     embeddings: Vec<String>,
     grids: Vec<(String, Grid)>,
-    other_names: Vec<OtherName>,
+    other_names: Vec<LibraryName>,
     computes_on_cpu: bool,
 }
 
@@ -44,7 +44,7 @@ struct ParamInner {
     var: Option<Var>,
     /// True if it gets no gradient for now.
     idle: AtomicBool,
-    /// One for each pass at once ([`pass_beside`]); most often there is one.
+    /// One for each pass at once ([`with_concurrent_pass`]); most often there is one.
     passes: Mutex<Vec<PassState>>,
 }
 
@@ -55,7 +55,7 @@ thread_local! {
 
 /// Runs `f` as the pass `index` of several that different threads run at once on the same
 /// parameters. Alone a thread runs pass 0.
-pub fn pass_beside<T>(index: usize, f: impl FnOnce() -> T) -> T {
+pub fn with_concurrent_pass<T>(index: usize, f: impl FnOnce() -> T) -> T {
     /// Back to the pass before, on every path.
     struct Leave(usize);
     impl Drop for Leave {
@@ -539,7 +539,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A module or tensor in the weights of another library that is computed alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherName {
+pub struct LibraryName {
     /// The library: "timm".
     pub library: &'static str,
     /// The name there, with its whole path.
@@ -553,7 +553,7 @@ pub struct OtherName {
 impl Params {
     /// Modules and tensors by their names in weights of other libraries, which load as well. Of
     /// several names in one library, the first is the one that it writes.
-    pub fn other_names(&self) -> &[OtherName] {
+    pub fn other_names(&self) -> &[LibraryName] {
         &self.other_names
     }
 
@@ -591,7 +591,7 @@ impl Builder {
 
     fn called(&self, library: &'static str, name: &str, other: String, shape: Option<Vec<usize>>) {
         let own = if name.is_empty() { self.path.clone() } else { self.name(name) };
-        lock(&self.params).other_names.push(OtherName { library, other, own, shape });
+        lock(&self.params).other_names.push(LibraryName { library, other, own, shape });
     }
 }
 

@@ -21,7 +21,9 @@ use super::Params;
 
 pub use file::header;
 use file::read_limited;
-pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit, is_conv1d, unwrapped};
+pub use fit::{
+    ExpectedTensors, Fit, Header, Layout, Mismatch, Origin, TensorInfo, fit, is_conv1d, unwrapped,
+};
 pub use positions::Grid;
 
 /// Remedy for a file that git-lfs has not downloaded.
@@ -150,8 +152,8 @@ pub enum Error {
 
 impl Error {
     /// The file at `path` differs from the model.
-    pub fn misfit(path: &Path, misfit: Misfit) -> Self {
-        let Misfit { missing, unexpected, mismatched, typed } = misfit;
+    pub fn misfit(path: &Path, misfit: Mismatch) -> Self {
+        let Mismatch { missing, unexpected, mismatched, typed } = misfit;
         let path = path.to_owned();
         let differs = missing.len() + unexpected.len() + mismatched.len() > 0;
         match typed.into_iter().next() {
@@ -207,7 +209,7 @@ pub fn load_state_dict_bytes(
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
     let views = views(files)?;
-    let wanted = Wanted::of(params);
+    let wanted = ExpectedTensors::of(params);
     let fit = fit(&wanted, &held(&views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
     same_twins(path, &views, &fit)?;
     let origins = fit.origins.iter().flatten();
@@ -241,7 +243,8 @@ fn views(files: &[(PathBuf, Vec<u8>)]) -> Result<Views<'_>, Error> {
 
 /// Headers of these tensors.
 fn held(views: &Views<'_>) -> Header {
-    let held = |view: &TensorView<'_>| Held { dtype: view.dtype(), shape: view.shape().to_vec() };
+    let held =
+        |view: &TensorView<'_>| TensorInfo { dtype: view.dtype(), shape: view.shape().to_vec() };
     views.iter().map(|(key, view)| (key.clone(), held(view))).collect()
 }
 
@@ -257,7 +260,7 @@ fn same_twins(path: &Path, views: &Views<'_>, fit: &Fit) -> Result<(), Error> {
     if unexpected.is_empty() {
         return Ok(());
     }
-    Err(Error::misfit(path, Misfit { unexpected, ..Misfit::default() }))
+    Err(Error::misfit(path, Mismatch { unexpected, ..Mismatch::default() }))
 }
 
 /// Refuses tensors that hold numbers that are none.
@@ -412,7 +415,7 @@ pub const ADAPTER_PREFIX: &str = "base_model.model.";
 pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
     let files = [(path.to_owned(), read_limited(path)?)];
     let views = views(&files)?.into_iter().map(|(name, view)| (ours(name), view)).collect();
-    let origins = adapters_of(&Wanted::of(params), &held(&views));
+    let origins = adapters_of(&ExpectedTensors::of(params), &held(&views));
     let origins = origins.map_err(|misfit| Error::misfit(path, misfit))?;
     finite(path, origins.iter().filter_map(|origin| views.get_key_value(&origin.key)))?;
     let adapters = tensors(params)?.into_iter().filter(|(name, ..)| is_adapter(name));
@@ -424,7 +427,7 @@ pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
 
 /// Compares the adapters of a safetensors file of PEFT with those that are `wanted`, by the file's
 /// header alone.
-pub fn check_adapters(wanted: &Wanted, path: &Path) -> Result<(), Error> {
+pub fn check_adapters(wanted: &ExpectedTensors, path: &Path) -> Result<(), Error> {
     let tensors = header(path)?.into_iter().map(|(name, held)| (ours(name), held)).collect();
     adapters_of(wanted, &tensors).map(drop).map_err(|misfit| Error::misfit(path, misfit))
 }
@@ -435,9 +438,9 @@ fn ours(name: String) -> String {
 }
 
 /// Origin of each adapter; none may be absent.
-fn adapters_of(wanted: &Wanted, header: &Header) -> Result<Vec<Origin>, Misfit> {
+fn adapters_of(wanted: &ExpectedTensors, header: &Header) -> Result<Vec<Origin>, Mismatch> {
     let all = wanted.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
-    let wanted = Wanted { tensors: all.collect(), ..Wanted::default() };
+    let wanted = ExpectedTensors { tensors: all.collect(), ..ExpectedTensors::default() };
     let fit = fit(&wanted, header, Strict::All)?;
     let absent = |(_, origin): &(&KeyShape, &Option<Origin>)| origin.is_none();
     let missing: Vec<KeyShape> = wanted
@@ -450,7 +453,7 @@ fn adapters_of(wanted: &Wanted, header: &Header) -> Result<Vec<Origin>, Misfit> 
     if missing.is_empty() {
         return Ok(fit.origins.into_iter().flatten().collect());
     }
-    Err(Misfit { missing, ..Misfit::default() })
+    Err(Mismatch { missing, ..Mismatch::default() })
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct Graph {
     /// Length of each sample, (n, 1).
     lengths: Option<Value>,
     /// The first that could not be written.
-    blamed: Option<String>,
+    unsupported: Option<String>,
 }
 
 impl Graph {
@@ -63,13 +63,13 @@ impl Graph {
     }
 
     /// Notes that this part could not be written, unless a part of it was blamed before.
-    pub fn blame(&mut self, what: &str, name: &str) {
-        self.blamed.get_or_insert_with(|| format!("{what} {name}"));
+    pub fn mark_unsupported(&mut self, what: &str, name: &str) {
+        self.unsupported.get_or_insert_with(|| format!("{what} {name}"));
     }
 
     /// The part that could not be written.
-    pub fn blamed(&self) -> Option<&str> {
-        self.blamed.as_deref()
+    pub fn unsupported(&self) -> Option<&str> {
+        self.unsupported.as_deref()
     }
 
     /// A value that the caller gives, f32.

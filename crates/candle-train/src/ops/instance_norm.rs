@@ -116,7 +116,7 @@ impl InstanceNorm {
 
     /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time
     /// steps, series).
-    pub fn undo(&self, forecast: &Tensor) -> Result<Tensor> {
+    pub fn denormalise(&self, forecast: &Tensor) -> Result<Tensor> {
         let (n, series, steps) = forecast.dims3()?;
         if [n, series] != self.scale.dims()[..2] {
             bail!(
@@ -232,7 +232,7 @@ mod tests {
                 assert_close(&fused.rows, &plain.rows)?;
                 let y = tensor(values("y", 1, n * series * 13), (n, series, 13))?;
                 let expected = y.broadcast_mul(&plain.scale)?.broadcast_add(&plain.mean)?;
-                assert_close(&fused.undo(&y)?, &expected.transpose(1, 2)?)?;
+                assert_close(&fused.denormalise(&y)?, &expected.transpose(1, 2)?)?;
             }
         }
         Ok(())
@@ -243,7 +243,7 @@ mod tests {
         for (n, steps, rows, series) in SIZES {
             let x = windows(n, steps, rows)?;
             let norm = InstanceNorm::new(&x, series, Deviation::Population)?;
-            let back = norm.undo(&norm.rows.narrow(1, 0, series)?)?;
+            let back = norm.denormalise(&norm.rows.narrow(1, 0, series)?)?;
             assert_close(&back, &x.narrow(2, 0, series)?)?;
             let others = norm.rows.narrow(1, series, rows - series)?;
             let kept = x.narrow(2, series, rows - series)?.transpose(1, 2)?;
@@ -267,7 +267,7 @@ mod tests {
                 };
                 (0..v[0].len()).map(value).collect()
             };
-            check_gradients(&[&[n, series, next]], |t| norm.undo(&t[0]), slow, 1e-6);
+            check_gradients(&[&[n, series, next]], |t| norm.denormalise(&t[0]), slow, 1e-6);
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ mod tests {
         assert_refused(InstanceNorm::new(&x, 0, Deviation::Sample), "0 series among 3 rows");
         let norm = InstanceNorm::new(&x, 3, Deviation::Sample)?;
         assert_refused(
-            norm.undo(&tensor(vec![0.0; 8], (2, 2, 2))?),
+            norm.denormalise(&tensor(vec![0.0; 8], (2, 2, 2))?),
             "a forecast [2, 2, 2] for windows and series",
         );
         Ok(())

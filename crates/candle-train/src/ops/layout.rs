@@ -26,7 +26,7 @@ pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
 
 /// x with dimension `dim` and the next one in each other's place, contiguous, f32:
 /// `x.transpose(dim, dim + 1).contiguous()`, on all threads.
-pub fn swapped(x: &Tensor, dim: usize) -> Result<Tensor> {
+pub fn transpose_adjacent(x: &Tensor, dim: usize) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     let &[rows, cols, ref inner @ ..] = &dims[dim.min(dims.len())..] else {
         bail!("dimension {dim} of {dims:?} has no next one")
@@ -130,7 +130,8 @@ mod tests {
             )?)?;
             let weight = tensor(values("dy", 0, x.elem_count()), dims)?;
             for dim in 0..dims.len() - 1 {
-                let (ours, theirs) = (swapped(&x, dim)?, x.transpose(dim, dim + 1)?.contiguous()?);
+                let (ours, theirs) =
+                    (transpose_adjacent(&x, dim)?, x.transpose(dim, dim + 1)?.contiguous()?);
                 assert_eq!((ours.dims(), flat(&ours)?), (theirs.dims(), flat(&theirs)?));
                 let weight = weight.reshape(ours.dims())?;
                 let [ours, theirs] = [ours, theirs].map(|y| -> Result<Vec<f32>> {
@@ -140,7 +141,7 @@ mod tests {
                 assert_eq!(ours?, theirs?);
             }
             for dim in [dims.len() - 1, 9] {
-                assert_refused(swapped(&x, dim), "has no next one");
+                assert_refused(transpose_adjacent(&x, dim), "has no next one");
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ pub use batch_norm::{
 pub use chain::chain;
 pub(crate) use chain::node;
 pub use conv::{
-    ConvNorm, ConvOptions, Rounding, Slides, Window, autocast_conv2d, conv_batch_norm,
+    ConvNorm, ConvOptions, Rounding, SlidingWindow, Window, autocast_conv2d, conv_batch_norm,
     conv_transpose1d, conv_transpose2d, conv1d, conv2d,
 };
 pub use device::{GpuUsage, gpu_usage, visible_gpus};
@@ -89,7 +89,7 @@ pub use embedding::embedding;
 pub use fourier::time_frequency;
 pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
-pub use layout::{nchw_to_nhwc, nhwc_to_nchw, swapped};
+pub use layout::{nchw_to_nhwc, nhwc_to_nchw, transpose_adjacent};
 pub use linear::{LinearActivation, linear, linear_activated};
 pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
@@ -100,22 +100,22 @@ pub use newton_schulz::newton_schulz;
 pub use operation::count_flops;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use padding::{hide_padding, hide_pairs};
-pub use part::part;
+pub use part::narrow;
 pub use pool::{
     MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,
     max_pool2d_over, mean_pixel,
 };
 pub use precision::{BLOCK as ROUNDED_TOGETHER, bf16_instructions, bf16_is_faster, round_block};
-pub use product::{gated, multiple, product, scaled};
+pub use product::{gated, product, scale, scale_channels};
 pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};
 pub use repeat_heads::repeat_heads;
-pub use resample::{Lines, Means, resample};
+pub use resample::{Means, ResampleWeights, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
 #[cfg(feature = "cuda")]
 pub use scored::{count_right, cross_entropy_scored};
-pub use shift::shifted;
+pub use shift::add_channel_bias;
 pub use shortcut::padded_shortcut;
 pub(crate) use simd::build;
 pub use simd::vectorised;

@@ -9,7 +9,7 @@ use super::storage::{read, tensor};
 
 /// `count` places of x along `dim`, from `first` on, contiguous, f32:
 /// `x.narrow(dim, first, count).contiguous()`, on all threads.
-pub fn part(x: &Tensor, dim: usize, first: usize, count: usize) -> Result<Tensor> {
+pub fn narrow(x: &Tensor, dim: usize, first: usize, count: usize) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     let &[len, ref inner @ ..] = &dims[dim.min(dims.len())..] else {
         bail!("dimension {dim} of {dims:?}")
@@ -98,7 +98,7 @@ mod tests {
             for (dim, &places) in dims.iter().enumerate() {
                 for (first, count) in [(0, 1), (1, places - 1), (0, places)] {
                     let theirs = x.narrow(dim, first, count)?.contiguous()?;
-                    let ours = part(&x, dim, first, count)?;
+                    let ours = narrow(&x, dim, first, count)?;
                     assert_eq!((ours.dims(), flat(&ours)?), (theirs.dims(), flat(&theirs)?));
                     let weight = tensor(values("dy", 0, ours.elem_count()), ours.dims())?;
                     let [ours, theirs] = [ours, theirs].map(|y| -> Result<Vec<f32>> {
@@ -109,9 +109,9 @@ mod tests {
                 }
             }
             let places = dims[0];
-            assert_refused(part(&x, 0, 1, places), "along dimension 0 of");
-            assert_refused(part(&x, 0, 0, 0), "places 0..0 along dimension 0 of");
-            assert_refused(part(&x, 9, 0, 1), "dimension 9 of");
+            assert_refused(narrow(&x, 0, 1, places), "along dimension 0 of");
+            assert_refused(narrow(&x, 0, 0, 0), "places 0..0 along dimension 0 of");
+            assert_refused(narrow(&x, 9, 0, 1), "dimension 9 of");
         }
         Ok(())
     }

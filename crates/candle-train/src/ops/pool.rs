@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::conv::{Rounding, Slides, Window};
+use super::conv::{Rounding, SlidingWindow, Window};
 use super::element::{Element, WideBuffer};
 use super::operation::{Gradients, Input, Operation, SavedForBackward};
 use super::saved::Saved;
@@ -27,7 +27,7 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
 pub fn max_pool2d_over(
     x: &Tensor,
     kernel: [usize; 2],
-    slides: Slides,
+    slides: SlidingWindow,
     rounding: Rounding,
 ) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, slides, rounding)?;
@@ -46,7 +46,11 @@ pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tenso
 }
 
 /// [`average_pool2d`] of windows of other rows than columns, which the CPU computes.
-pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
+pub fn average_pool2d_over(
+    x: &Tensor,
+    kernel: [usize; 2],
+    slides: SlidingWindow,
+) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, slides, Rounding::Down)?;
     chain::apply([x], AveragePool { windows })
 }
@@ -65,16 +69,21 @@ pub(super) struct Windows {
     pub(super) ow: usize,
     /// Rows and columns.
     pub(super) kernel: [usize; 2],
-    pub(super) slides: Slides,
+    pub(super) slides: SlidingWindow,
     /// Read by the kernels of GPUs.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked by `square`"))]
     rounding: Rounding,
 }
 
 impl Windows {
-    fn new(x: &Tensor, kernel: [usize; 2], slides: Slides, rounding: Rounding) -> Result<Self> {
+    fn new(
+        x: &Tensor,
+        kernel: [usize; 2],
+        slides: SlidingWindow,
+        rounding: Rounding,
+    ) -> Result<Self> {
         let (n, h, w, c) = x.dims4()?;
-        let Slides { stride, padding, dilation } = slides;
+        let SlidingWindow { stride, padding, dilation } = slides;
         if kernel[0].saturating_mul(kernel[1]) > MAX_PIXELS {
             bail!("pooling over {kernel:?} pixels, of which {MAX_PIXELS} can be told apart");
         }
@@ -97,7 +106,8 @@ impl Windows {
     #[cfg(feature = "cuda")]
     pub(super) fn square(&self) -> Option<(usize, Window)> {
         let window = Window { stride: self.slides.stride[0], padding: self.slides.padding[0] };
-        let is_square = self.kernel[0] == self.kernel[1] && self.slides == Slides::square(window);
+        let is_square =
+            self.kernel[0] == self.kernel[1] && self.slides == SlidingWindow::square(window);
         let is_plain = is_square && self.rounding == Rounding::Down;
         is_plain.then_some((self.kernel[0], window))
     }
@@ -111,7 +121,7 @@ impl Windows {
     /// `#[inline(always)]`.
     #[inline(always)]
     fn for_each_pixel(&self, oy: usize, mut visit: impl FnMut(usize, usize, u16)) {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let [rows, columns] = self.kernel;
         for ox in 0..self.ow {
             for ky in 0..rows {
@@ -148,7 +158,7 @@ impl Windows {
 
     /// The rows of windows that reach row `y`, and the row of each that does.
     fn reaching(&self, y: usize) -> impl Iterator<Item = (usize, usize)> {
-        let Slides { stride: [stride, _], padding: [padding, _], dilation: [dilation, _] } =
+        let SlidingWindow { stride: [stride, _], padding: [padding, _], dilation: [dilation, _] } =
             self.slides;
         let kernel = self.kernel[0];
         (0..self.oh.min((y + padding) / stride + 1)).filter_map(move |oy| {
@@ -162,7 +172,7 @@ impl Windows {
     /// for each pixel of row `ky` of each window of a row. `visit` must be `#[inline(always)]`.
     #[inline(always)]
     fn for_each_of_row(&self, ky: usize, mut visit: impl FnMut(usize, usize, u16)) {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let columns = self.kernel[1];
         for ox in 0..self.ow {
             for kx in 0..columns {

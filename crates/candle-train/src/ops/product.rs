@@ -12,7 +12,7 @@ use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 
 /// `factor` x, f32.
-pub fn multiple(x: &Tensor, factor: f64) -> Result<Tensor> {
+pub fn scale(x: &Tensor, factor: f64) -> Result<Tensor> {
     chain::apply([x], Multiple { factor: factor as f32 })
 }
 
@@ -39,7 +39,7 @@ pub fn gated(x: &Tensor, gate: &Tensor) -> Result<Tensor> {
 }
 
 /// Each channel times its scale: x (..., c), scale (c) or (c, 1, 1) -> the shape of x, f32.
-pub fn scaled(x: &Tensor, scale: &Weight) -> Result<Tensor> {
+pub fn scale_channels(x: &Tensor, scale: &Weight) -> Result<Tensor> {
     let c = scale.tensor().elem_count();
     if x.dims().last() != Some(&c) {
         bail!("{c} scales for {:?}", x.dims());
@@ -187,7 +187,7 @@ mod tests {
             );
             check_weights(
                 &[&shape, &[c]],
-                |t| scaled(t[0].tensor(), &t[1]),
+                |t| scale_channels(t[0].tensor(), &t[1]),
                 |v| slow(v, n * rows, c),
                 1e-5,
             );
@@ -199,7 +199,7 @@ mod tests {
         for n in [1, 7, 5000] {
             check_gradients(
                 &[&[n]],
-                |t| multiple(&t[0], -2.5),
+                |t| scale(&t[0], -2.5),
                 |v| v[0].iter().map(|x| -2.5 * x).collect(),
                 1e-6,
             );
@@ -215,7 +215,7 @@ mod tests {
             "a gate [4, 2] for [2, 3, 4]",
         );
         assert_refused(
-            scaled(&x, &Weight::from(&x.flatten_all()?.narrow(0, 0, 3)?)),
+            scale_channels(&x, &Weight::from(&x.flatten_all()?.narrow(0, 0, 3)?)),
             "3 scales for [2, 3, 4]",
         );
         Ok(())
@@ -230,7 +230,7 @@ mod tests {
                     Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
                 };
                 let (x, scale) = (var("x", &[5, 700, 7]), var("scale", &[7]));
-                let y = scaled(&x, &Weight::from(scale.as_tensor())).unwrap();
+                let y = scale_channels(&x, &Weight::from(scale.as_tensor())).unwrap();
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
                 [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&scale).unwrap())]
             })

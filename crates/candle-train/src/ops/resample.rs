@@ -12,7 +12,7 @@ use super::storage::{read, tensor};
 
 /// Lines (rows or columns) that are weighted sums of other lines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lines {
+pub struct ResampleWeights {
     /// Lines that there are.
     from: usize,
     /// Lines, and their weights, that each line of the result is made of.
@@ -34,7 +34,7 @@ pub struct Means {
     pub count_include_pad: bool,
 }
 
-impl Lines {
+impl ResampleWeights {
     fn new(from: usize, to: usize, parts: impl Fn(usize) -> Vec<(usize, f32)>) -> Result<Self> {
         if from == 0 || to == 0 {
             bail!("{to} lines made of {from}");
@@ -102,7 +102,7 @@ impl Lines {
 
 /// An image whose rows and columns are made of those of x: (n, h, w, c) -> (n, rows, columns, c),
 /// f32.
-pub fn resample(x: &Tensor, rows: Lines, columns: Lines) -> Result<Tensor> {
+pub fn resample(x: &Tensor, rows: ResampleWeights, columns: ResampleWeights) -> Result<Tensor> {
     let (_, h, w, _) = x.dims4()?;
     if (rows.from, columns.from) != (h, w) {
         bail!("lines of {} x {} for an image of {h} x {w}", rows.from, columns.from);
@@ -111,8 +111,8 @@ pub fn resample(x: &Tensor, rows: Lines, columns: Lines) -> Result<Tensor> {
 }
 
 pub(super) struct Resample {
-    rows: Lines,
-    columns: Lines,
+    rows: ResampleWeights,
+    columns: ResampleWeights,
 }
 
 impl Resample {
@@ -203,19 +203,19 @@ mod tests {
     use super::super::testing::{check_gradients, values};
     use super::*;
 
-    fn means(from: usize, kernel: usize, stride: usize, padding: usize) -> Lines {
+    fn means(from: usize, kernel: usize, stride: usize, padding: usize) -> ResampleWeights {
         let (rounding, count_include_pad) = (Rounding::Down, true);
         let windows = Means { kernel, stride, padding, rounding, count_include_pad };
-        Lines::means(from, windows).unwrap()
+        ResampleWeights::means(from, windows).unwrap()
     }
 
     /// Lines of each kind: rows from 5 and columns from 4.
-    fn all() -> Vec<[Lines; 2]> {
+    fn all() -> Vec<[ResampleWeights; 2]> {
         vec![
-            [Lines::adaptive(5, 3).unwrap(), Lines::adaptive(4, 7).unwrap()],
+            [ResampleWeights::adaptive(5, 3).unwrap(), ResampleWeights::adaptive(4, 7).unwrap()],
             [means(5, 3, 2, 1), means(4, 1, 1, 0)],
-            [Lines::nearest(5, 10).unwrap(), Lines::nearest(4, 3).unwrap()],
-            [Lines::linear(5, 11).unwrap(), Lines::linear(4, 2).unwrap()],
+            [ResampleWeights::nearest(5, 10).unwrap(), ResampleWeights::nearest(4, 3).unwrap()],
+            [ResampleWeights::linear(5, 11).unwrap(), ResampleWeights::linear(4, 2).unwrap()],
         ]
     }
 
@@ -265,14 +265,16 @@ mod tests {
         let x = Tensor::new(&[0f32, 1.0, 4.0, 9.0, 16.0, 25.0], &Device::Cpu)?;
         let x = x.reshape((1, 6, 1, 1))?;
         let check = |rows, expected: &[f32]| -> Result<()> {
-            let y = resample(&x, rows, Lines::nearest(1, 1)?)?.flatten_all()?.to_vec1::<f32>()?;
+            let y = resample(&x, rows, ResampleWeights::nearest(1, 1)?)?
+                .flatten_all()?
+                .to_vec1::<f32>()?;
             let near = y.iter().zip(expected).all(|(y, expected)| (y - expected).abs() < 1e-5);
             assert!(near && y.len() == expected.len(), "{y:?} instead of {expected:?}");
             Ok(())
         };
-        check(Lines::adaptive(6, 4)?, &[0.5, 2.5, 12.5, 20.5])?;
+        check(ResampleWeights::adaptive(6, 4)?, &[0.5, 2.5, 12.5, 20.5])?;
         check(means(6, 3, 2, 1), &[1.0 / 3.0, 14.0 / 3.0, 50.0 / 3.0])?;
-        check(Lines::nearest(6, 4)?, &[0.0, 1.0, 9.0, 16.0])?;
-        check(Lines::linear(6, 4)?, &[0.25, 3.25, 10.75, 22.75])
+        check(ResampleWeights::nearest(6, 4)?, &[0.0, 1.0, 9.0, 16.0])?;
+        check(ResampleWeights::linear(6, 4)?, &[0.25, 3.25, 10.75, 22.75])
     }
 }

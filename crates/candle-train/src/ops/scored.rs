@@ -4,7 +4,7 @@
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::chain;
-use super::cuda::{self, Found, Gpu};
+use super::cuda::{self, Gpu, PassNumbers};
 use super::loss::{Targets, checked};
 use super::operation::{Gradients, OnGpu, Operation, SavedForBackward};
 
@@ -17,7 +17,7 @@ pub fn cross_entropy_scored(
     logits: &Tensor,
     labels: &Tensor,
     smoothing: f64,
-    found: &Found,
+    found: &PassNumbers,
     weight: f64,
 ) -> Result<Tensor> {
     let (targets, counted) = targets(logits, labels)?;
@@ -39,7 +39,7 @@ pub fn cross_entropy_scored(
 
 /// Notes in `found` how many samples that count have their largest logit (the first, if several) at
 /// their label. Arguments as [`cross_entropy_scored`].
-pub fn count_right(logits: &Tensor, labels: &Tensor, found: &Found) -> Result<()> {
+pub fn count_right(logits: &Tensor, labels: &Tensor, found: &PassNumbers) -> Result<()> {
     let (targets, _) = targets(logits, labels)?;
     let logits = logits.contiguous()?;
     let scored = cuda::Scored {
@@ -74,7 +74,7 @@ struct ScoredCrossEntropy {
     smoothing: f64,
     /// Divisor of the sum of the losses.
     divisor: f64,
-    found: Found,
+    found: PassNumbers,
     weight: f64,
     /// True if the gradient is wanted.
     is_learnt: bool,

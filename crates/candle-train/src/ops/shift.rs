@@ -11,7 +11,7 @@ use super::storage::{read, tensor};
 
 /// x + shift: x (n, ..., c), shift (n, 1, ..., c) or (n, c) -> the shape of x, f32. With
 /// [`super::gated`] before it, `FiLM` (Perez et al., 2018, <https://arxiv.org/abs/1709.07871>).
-pub fn shifted(x: &Tensor, shift: &Tensor) -> Result<Tensor> {
+pub fn add_channel_bias(x: &Tensor, shift: &Tensor) -> Result<Tensor> {
     let (&[n, .., c], &[samples, .., channels]) = (x.dims(), shift.dims()) else {
         bail!("a shift {:?} of {:?}", shift.dims(), x.dims());
     };
@@ -69,8 +69,8 @@ mod tests {
         let slow = |v: &[Vec<f64>]| -> Vec<f64> {
             (0..v[0].len()).map(|i| v[0][i] + v[1][i / 12 * 3 + i % 3]).collect()
         };
-        check_gradients(&[&[2, 4, 3], &[2, 1, 3]], |t| shifted(&t[0], &t[1]), slow, 1e-6);
-        check_gradients(&[&[2, 2, 2, 3], &[2, 3]], |t| shifted(&t[0], &t[1]), slow, 1e-6);
+        check_gradients(&[&[2, 4, 3], &[2, 1, 3]], |t| add_channel_bias(&t[0], &t[1]), slow, 1e-6);
+        check_gradients(&[&[2, 2, 2, 3], &[2, 3]], |t| add_channel_bias(&t[0], &t[1]), slow, 1e-6);
     }
 
     #[test]
@@ -78,7 +78,11 @@ mod tests {
         let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu);
         for dims in [&[2, 3][..], &[2, 4, 3], &[1, 1, 3], &[3]] {
             let fits = dims == [2, 3];
-            assert_eq!(shifted(&zeros(&[2, 4, 3])?, &zeros(dims)?).is_ok(), fits, "{dims:?}");
+            assert_eq!(
+                add_channel_bias(&zeros(&[2, 4, 3])?, &zeros(dims)?).is_ok(),
+                fits,
+                "{dims:?}"
+            );
         }
         Ok(())
     }

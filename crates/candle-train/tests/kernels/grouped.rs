@@ -1,4 +1,4 @@
-use candle_train::ops::{self, ConvOptions, Slides, Weight};
+use candle_train::ops::{self, ConvOptions, SlidingWindow, Weight};
 use candle_train::{Convolutions, Precision};
 
 use crate::emulator::Arg::{Count, In, Out, Whole};
@@ -10,7 +10,7 @@ struct Case {
     n: usize,
     sizes: [usize; 2],
     kernel: [usize; 2],
-    slides: Slides,
+    slides: SlidingWindow,
     /// Channels of each group, in and out.
     channels: [usize; 2],
     groups: usize,
@@ -26,7 +26,7 @@ impl Case {
     }
 
     fn out_sizes(&self) -> [usize; 2] {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         [0, 1].map(|axis| {
             let reach = dilation[axis] * (self.kernel[axis] - 1) + 1;
             (self.sizes[axis] + 2 * padding[axis] - reach) / stride[axis] + 1
@@ -37,7 +37,7 @@ impl Case {
     fn words(&self) -> Vec<u32> {
         let [oh, ow] = self.out_sizes();
         let ([h, w], [kh, kw]) = (self.sizes, self.kernel);
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let sizes = [self.n, h, w, self.inputs(), oh, ow, self.outputs(), kh, kw];
         let all = [&sizes[..], &stride, &padding, &dilation, &[self.groups]].concat();
         all.into_iter().map(|size| size as u32).collect()
@@ -115,7 +115,7 @@ impl Case {
 #[test]
 fn convolutions_of_groups_are_those_of_the_cpu() {
     let Some(gpu) = emulator() else { return };
-    let slides = |stride, padding, dilation| Slides { stride, padding, dilation };
+    let slides = |stride, padding, dilation| SlidingWindow { stride, padding, dilation };
     let case = |sizes, kernel, slides, channels, groups| {
         Case { n: 2, sizes, kernel, slides, channels, groups }.check(gpu);
     };

@@ -234,7 +234,7 @@ pub fn simulated(plan: &Plan) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use push_t::{MAX_STEPS, Push};
+    use push_t::{MAX_STEPS, PushEnv};
 
     use super::*;
     use crate::data::PushTLike;
@@ -312,7 +312,7 @@ mod tests {
             let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;
             let action = |(seen, key): (&Vec<f32>, &Key)| {
                 let at = |i: usize| f64::from(unscaled(seen[i], [0.0, 512.0]));
-                let push = Push::at([at(0), at(1)], [at(2), at(3)]);
+                let push = PushEnv::at([at(0), at(1)], [at(2), at(3)]);
                 push.expert(1.0, &mut key.stream()).map(|value| scaled(value, [0.0, 512.0]))
             };
             let actions: Vec<f32> = seen.iter().zip(draws).flat_map(action).collect();

@@ -16,7 +16,7 @@ use cudarc::nccl::{result as api, sys};
 use crate::collective::device_group::{Control, DeviceGroup, DeviceReducer, ID_BYTES};
 use crate::collective::{DeviceExchange, Error};
 use crate::cuda_libraries;
-use crate::ops::cuda::{Gpu, compress, expand, pointer};
+use crate::ops::cuda::{Gpu, compress, decompress, pointer};
 use crate::plan::CommHook;
 use crate::units::{Rank, WorldSize};
 
@@ -224,7 +224,7 @@ impl Nccl {
     fn expand_halves(&self) -> candle_core::Result<()> {
         let world = self.world.get() as f32;
         let mut halves = self.halves();
-        halves.drain(..).try_for_each(|(values, half)| expand(&half, &values, world))
+        halves.drain(..).try_for_each(|(values, half)| decompress(&half, &values, world))
     }
 
     fn halves(&self) -> MutexGuard<'_, Vec<(Tensor, Tensor)>> {

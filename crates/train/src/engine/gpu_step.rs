@@ -10,7 +10,7 @@ use crate::engine::{Engine, Error};
 use crate::event::Phase;
 use crate::loss::counted;
 use crate::ops::count_right;
-use crate::ops::cuda::{Conditions, Found};
+use crate::ops::cuda::{Conditions, PassNumbers};
 use crate::optim::Preparation;
 use crate::units::WorldSize;
 
@@ -22,7 +22,7 @@ impl Passes<'_> {
         outputs: &Tensor,
         targets: &Tensor,
         weight: f64,
-        found: &Found,
+        found: &PassNumbers,
     ) -> Result<PassLoss> {
         let has_labels = self.plan.loss.has_classes() && !targets.dtype().is_float();
         let asked = if has_labels { counted(targets)? as u64 } else { 0 };

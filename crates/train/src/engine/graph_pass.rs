@@ -18,7 +18,7 @@ use crate::engine::vote::PassReport;
 use crate::event::Phase;
 use crate::model::Comparison;
 use crate::nn::ForwardContext;
-use crate::ops::cuda::{Found, Gpu, Graph, keep_shapes, put};
+use crate::ops::cuda::{Gpu, Graph, PassNumbers, keep_shapes, write_gradient};
 use crate::plan::Plan;
 use crate::plan::cuda_graph::is_wanted;
 use crate::rng::Key;
@@ -39,7 +39,7 @@ struct GraphBuffers {
     /// Labels, u32, or what the outputs should be, f32.
     targets: Tensor,
     /// Loss and right answers.
-    found: Found,
+    found: PassNumbers,
 }
 
 /// A recorded pass: launches, and what the CPU knows after it.
@@ -137,13 +137,13 @@ impl GraphPass {
 impl GraphBuffers {
     fn new(gpu: &Gpu, inputs: &Tensor, targets: &Tensor) -> Result<Self> {
         let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), &gpu.device());
-        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, found: Found::new(gpu)? })
+        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, found: PassNumbers::new(gpu)? })
     }
 
     fn fill(&self, inputs: &Tensor, targets: &Tensor) -> Result<()> {
-        put(&self.inputs, 0, inputs, false)?;
+        write_gradient(&self.inputs, 0, inputs, false)?;
         // Labels are numbers of four bytes as well, which are copied as they are.
-        put(&self.targets, 0, &targets.to_device(self.targets.device())?, false)
+        write_gradient(&self.targets, 0, &targets.to_device(self.targets.device())?, false)
     }
 }
 
@@ -237,7 +237,12 @@ impl Recorder for CurrentPass<'_> {
         self.fixed.found.set_bits(self.gpu, found)?;
         for (place, bits) in self.numbers()?.iter().zip(numbers) {
             let values: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
-            put(place, 0, &Tensor::from_vec(values, bits.len(), place.device())?, false)?;
+            write_gradient(
+                place,
+                0,
+                &Tensor::from_vec(values, bits.len(), place.device())?,
+                false,
+            )?;
         }
         self.set_counts(counts);
         Ok(())

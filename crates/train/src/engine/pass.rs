@@ -32,7 +32,7 @@ pub(super) struct Passes<'a> {
 pub(super) struct PassInput<'a> {
     pub(super) batch: &'a DeviceBatch,
     #[cfg(feature = "cuda")]
-    pub(super) found: Option<crate::ops::cuda::Found>,
+    pub(super) found: Option<crate::ops::cuda::PassNumbers>,
 }
 
 impl<'a> From<&'a DeviceBatch> for PassInput<'a> {

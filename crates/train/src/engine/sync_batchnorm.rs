@@ -20,7 +20,7 @@ use crate::engine::step::{NextBatch, Step};
 use crate::engine::vote::PassReport;
 use crate::engine::{Engine, Error};
 use crate::event::{Phase, TimeShares};
-use crate::nn::{Params, pass_beside};
+use crate::nn::{Params, with_concurrent_pass};
 use crate::ops::{BatchGroup, GradientSink, SyncGroup};
 use crate::plan::Plan;
 
@@ -87,7 +87,7 @@ impl JointPasses {
     pub(super) fn run<T: Send>(&self, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
         let watched = |shard| {
             let abort = AbortOnDrop(&self.group);
-            let done = pass_beside(shard, || work(shard));
+            let done = with_concurrent_pass(shard, || work(shard));
             if done.is_ok() {
                 std::mem::forget(abort);
             }

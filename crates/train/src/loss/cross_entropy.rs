@@ -58,7 +58,7 @@ impl Loss for CrossEntropy {
         outputs: &Tensor,
         targets: &Tensor,
         weight: f64,
-        found: &ops::cuda::Found,
+        found: &ops::cuda::PassNumbers,
     ) -> Result<Option<Tensor>> {
         if self.class_weights.is_some() || are_probabilities(targets) {
             return Ok(None);

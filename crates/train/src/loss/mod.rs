@@ -60,7 +60,7 @@ pub trait Loss: Debug + Send + Sync {
         _outputs: &Tensor,
         _targets: &Tensor,
         _weight: f64,
-        _found: &crate::ops::cuda::Found,
+        _found: &crate::ops::cuda::PassNumbers,
     ) -> Result<Option<Tensor>> {
         Ok(None)
     }

@@ -13,8 +13,8 @@ use super::pretrained::{Completion, Unfit, likely_model, misfit_help, weights_fi
 use super::{Model, peft};
 use crate::config::kind::{Choice, Kind, Options, Wrong};
 use crate::nn::state_dict::{
-    self, LoadReport, Misfit, Strict, Wanted, check_adapters, fit, header, load_adapters,
-    load_state_dict, load_state_dict_bytes,
+    self, ExpectedTensors, LoadReport, Mismatch, Strict, check_adapters, fit, header,
+    load_adapters, load_state_dict, load_state_dict_bytes,
 };
 use crate::nn::{Builder, Params};
 use crate::onnx::{Dim, Graph, Value};
@@ -97,7 +97,7 @@ pub trait Architecture: Debug + Send + Sync {
     }
 
     /// A remedy for pretrained weights that do not fit, if the model knows one.
-    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+    fn remedy(&self, misfit: &Mismatch) -> Option<String> {
         let _ = misfit;
         None
     }
@@ -118,7 +118,7 @@ pub enum Head {
 
 impl Head {
     /// Prefixes of its keys in the model of `wanted`; empty if it has no such layer.
-    pub(super) fn keys(&self, wanted: &Wanted) -> Vec<String> {
+    pub(super) fn keys(&self, wanted: &ExpectedTensors) -> Vec<String> {
         let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
         let is_there = |key: &&str| names().any(|name| name.starts_with(*key));
         match self {
@@ -244,7 +244,7 @@ impl Models {
             draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
             drops: params.drops(),
             embeddings: params.embeddings().to_vec(),
-            head: architecture.head().keys(&Wanted::of(&params)),
+            head: architecture.head().keys(&ExpectedTensors::of(&params)),
         })
     }
 
@@ -305,7 +305,7 @@ impl Models {
         }
         let params =
             params_of(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
-        let wanted = Wanted::of(&params);
+        let wanted = ExpectedTensors::of(&params);
         if let Some(folder) = adapters {
             let found = check_adapters(&wanted, &folder.join(peft::ADAPTERS));
             found.map_err(|error| Unfit::of_adapter_file(&error))?;
@@ -327,12 +327,15 @@ impl Models {
 
     /// Tensors that each other model would need of pretrained weights, with this model's options as
     /// far as it has them.
-    fn other_models(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
+    fn other_models(
+        &self,
+        plan: &ModelPlan,
+    ) -> impl Iterator<Item = (&'static str, ExpectedTensors)> {
         self.names().filter(|&name| name != plan.name()).filter_map(|name| {
             let kind = self.with_options(name, &plan.kind.options);
             let plan = ModelPlan { kind, ..plan.clone() };
             let architecture = self.architecture(&plan).ok()?;
-            Some((name, Wanted::of(&params_of(architecture.as_ref(), &plan).ok()?)))
+            Some((name, ExpectedTensors::of(&params_of(architecture.as_ref(), &plan).ok()?)))
         })
     }
 
@@ -394,7 +397,7 @@ impl Models {
         load: impl FnOnce(Strict<'_>) -> T,
     ) -> T {
         let head = self.architecture(plan).map_or(Head::None, |model| model.head());
-        let head = head.keys(&Wanted::of(params));
+        let head = head.keys(&ExpectedTensors::of(params));
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         load(if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All })
     }
@@ -419,7 +422,7 @@ impl Models {
         let mut graph = Graph::new(plan.input.first().copied().unwrap_or(1));
         let input = self.onnx_input(plan, &mut graph)?;
         let output = model.onnx(&mut graph, &input);
-        let blamed = graph.blamed().map(|part| format!("its {part}: ")).unwrap_or_default();
+        let blamed = graph.unsupported().map(|part| format!("its {part}: ")).unwrap_or_default();
         let written: CandleResult<Vec<u8>> =
             output.and_then(|output| graph.finish(plan.name(), &output, &["batch", "sequence"]));
         let name = plan.name().to_owned();

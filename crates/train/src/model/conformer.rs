@@ -79,7 +79,7 @@ impl Block {
         let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
         let half = |part: &FeedForward, norm: &LayerNorm, x: &Tensor, dropout: &Dropout| {
             let inner = |x: &Tensor| dropout.forward(&part.forward(&norm.forward(x)?, pass)?, pass);
-            ops::chain(x, |x| ops::add(x, &ops::multiple(&inner(x)?, 0.5)?))
+            ops::chain(x, |x| ops::add(x, &ops::scale(&inner(x)?, 0.5)?))
         };
         let x = half(&self.feed_forward[0], norm1, x, &self.dropout)?;
         let attended =
@@ -187,22 +187,25 @@ impl RelativeAttention {
         let heads = self.heads;
         let each = width / self.heads;
         // (n, t, width) -> (n, heads, t, each)
-        let split = |x: Tensor| ops::swapped(&x.reshape((n, t, heads, each))?, 1);
+        let split = |x: Tensor| ops::transpose_adjacent(&x.reshape((n, t, heads, each))?, 1);
         let query = self.query.forward(x, pass)?.reshape((n, t, heads, each))?;
-        let biased = |bias: &Param| ops::swapped(&query.broadcast_add(&bias.tensor()?)?, 1);
+        let biased =
+            |bias: &Param| ops::transpose_adjacent(&query.broadcast_add(&bias.tensor()?)?, 1);
         let key = split(self.key.forward(x, pass)?)?;
         let value = split(self.value.forward(x, pass)?)?;
         let position_keys = self.position.forward(positions, pass)?;
-        let position_keys = ops::swapped(&position_keys.reshape((2 * t - 1, heads, each))?, 0)?;
-        let content = biased(&self.bias_u)?.matmul(&ops::swapped(&key, 2)?)?;
-        let position_keys = ops::swapped(&position_keys, 1)?.unsqueeze(0)?;
+        let position_keys =
+            ops::transpose_adjacent(&position_keys.reshape((2 * t - 1, heads, each))?, 0)?;
+        let content = biased(&self.bias_u)?.matmul(&ops::transpose_adjacent(&key, 2)?)?;
+        let position_keys = ops::transpose_adjacent(&position_keys, 1)?.unsqueeze(0)?;
         let position_keys =
             position_keys.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
         let distance = shift(&biased(&self.bias_v)?.matmul(&position_keys)?)?;
-        let scores = ops::multiple(&ops::add(&content, &distance)?, 1.0 / (each as f64).sqrt())?;
+        let scores = ops::scale(&ops::add(&content, &distance)?, 1.0 / (each as f64).sqrt())?;
         let shares = ops::softmax(&frames.hide_pairs(&scores, MASKED_SCORE)?)?;
         let shares = self.dropout.forward(&frames.hide_pairs(&shares, 0.0)?, pass)?;
-        let attended = ops::swapped(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
+        let attended =
+            ops::transpose_adjacent(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
         self.out.forward(&attended, pass)
     }
 
@@ -265,8 +268,8 @@ fn shift(x: &Tensor) -> Result<Tensor> {
     let (n, heads, t, distances) = x.dims4()?;
     let first = Tensor::zeros((n, heads, t, 1), x.dtype(), x.device())?;
     let padded = Tensor::cat(&[&first, x], 3)?.reshape((n, heads, distances + 1, t))?;
-    let shifted = ops::part(&padded, 2, 1, distances)?;
-    ops::part(&shifted.reshape((n, heads, t, distances))?, 3, 0, t)
+    let shifted = ops::narrow(&padded, 2, 1, distances)?;
+    ops::narrow(&shifted.reshape((n, heads, t, distances))?, 3, 0, t)
 }
 
 /// Pointwise, gate, depthwise, batch norm, `SiLU`, pointwise.
@@ -297,8 +300,8 @@ impl Convolution {
     fn forward(&self, x: &Tensor, frames: &Frames, pass: &ForwardContext) -> Result<Tensor> {
         let width = x.dim(2)?;
         let x = self.pointwise1.forward(x, pass)?;
-        let gate = Nonlinearity::Sigmoid.forward(&ops::part(&x, 2, width, width)?)?;
-        let x = frames.hide(&ops::product(&ops::part(&x, 2, 0, width)?, &gate)?)?;
+        let gate = Nonlinearity::Sigmoid.forward(&ops::narrow(&x, 2, width, width)?)?;
+        let x = frames.hide(&ops::product(&ops::narrow(&x, 2, 0, width)?, &gate)?)?;
         let x = self.depthwise.forward(&x, pass)?.unsqueeze(2)?;
         let x = self.norm.forward(&x, None, Activation::Identity, pass)?.squeeze(2)?;
         self.pointwise2.forward(&Nonlinearity::Silu.forward(&x)?, pass)

@@ -308,7 +308,7 @@ impl nn::Block for Block {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let y = self.norm.forward(&self.depthwise.forward(x, pass)?)?;
         let y = self.expand.forward_activated(&y, LinearActivation::Gelu, pass)?;
-        let y = ops::scaled(&self.project.forward(&y, pass)?, &self.layer_scale.weight()?)?;
+        let y = ops::scale_channels(&self.project.forward(&y, pass)?, &self.layer_scale.weight()?)?;
         ops::add(x, &self.drop_path.forward(&y, pass)?)
     }
 }

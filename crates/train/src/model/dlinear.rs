@@ -68,12 +68,12 @@ struct DLinear {
 
 impl Model for DLinear {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = ops::swapped(&self.window.series(input)?, 1)?;
+        let x = ops::transpose_adjacent(&self.window.series(input)?, 1)?;
         let trend = ops::moving_average(&x, KERNEL, Average::Centred)?;
         let seasonal = (x - &trend)?;
         ops::chain(&trend, |trend| {
             let trend = self.trend.forward(trend, pass)?;
-            ops::swapped(&ops::add(&trend, &self.seasonal.forward(&seasonal, pass)?)?, 1)
+            ops::transpose_adjacent(&ops::add(&trend, &self.seasonal.forward(&seasonal, pass)?)?, 1)
         })
     }
 

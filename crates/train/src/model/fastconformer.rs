@@ -173,7 +173,7 @@ impl FastConformer {
             x = ops::hide_padding(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
         }
         // The original's channels come before the frequencies.
-        let x = ops::swapped(&x, 2)?.flatten_from(2)?;
+        let x = ops::transpose_adjacent(&x, 2)?.flatten_from(2)?;
         Ok((self.out.forward(&x, pass)?, lengths))
     }
 

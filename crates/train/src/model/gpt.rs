@@ -19,7 +19,7 @@ use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model};
 use crate::config::kind::Kind;
-use crate::nn::state_dict::Misfit;
+use crate::nn::state_dict::Mismatch;
 use crate::nn::{self, Builder, Dropout, Embedding, ForwardContext, Init, LayerNorm, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, LinearActivation};
@@ -144,7 +144,7 @@ impl Architecture for GptConfig {
         }
     }
 
-    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+    fn remedy(&self, misfit: &Mismatch) -> Option<String> {
         let is_bias = |key: &str| key.rsplit('.').next() == Some("bias");
         let has_biases = misfit.unexpected.iter().any(|(key, _)| is_bias(key));
         (!self.bias && has_biases)

@@ -97,8 +97,8 @@ impl Model for ITransformer {
         let tokens = self.embedding.forward(&x.rows, pass)?;
         let tokens = self.encoder.forward(&self.dropout.forward(&tokens, pass)?, pass)?;
         // The tokens of the dates are dropped.
-        let tokens = ops::part(&self.norm.forward(&tokens)?, 1, 0, self.window.series)?;
-        x.undo(&self.projector.forward(&tokens, pass)?)
+        let tokens = ops::narrow(&self.norm.forward(&tokens)?, 1, 0, self.window.series)?;
+        x.denormalise(&self.projector.forward(&tokens, pass)?)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {

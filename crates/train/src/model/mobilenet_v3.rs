@@ -21,7 +21,7 @@ use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model, Models};
 use crate::config::kind::Kind;
-use crate::nn::state_dict::Misfit;
+use crate::nn::state_dict::Mismatch;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
 use crate::ops;
@@ -231,7 +231,7 @@ impl Architecture for MobileNetV3Config {
         timm::complete(self.name(), &[theirs], pretrained)
     }
 
-    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+    fn remedy(&self, misfit: &Mismatch) -> Option<String> {
         let is_timms = misfit.unexpected.iter().any(|(key, _)| key == "conv_stem.weight");
         let help = "set `model.norm_eps = 1e-5`: the names are those of timm, whose batch norms \
                     have another eps";

@@ -177,9 +177,9 @@ impl Model for PatchTst {
         let tokens = self.encoder.forward(&tokens, pass)?.unsqueeze(2)?;
         let tokens = self.norm.forward(&tokens, None, Activation::Identity, pass)?.squeeze(2)?;
         // The original's features come before the patches.
-        let flat = ops::swapped(&tokens, 1)?.flatten_from(1)?;
+        let flat = ops::transpose_adjacent(&tokens, 1)?.flatten_from(1)?;
         let y = self.head_dropout.forward(&self.head.forward(&flat, pass)?, pass)?;
-        x.undo(&y.reshape((n, series, self.window.pred_len))?)
+        x.denormalise(&y.reshape((n, series, self.window.pred_len))?)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {

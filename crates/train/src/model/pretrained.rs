@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::architecture;
 use crate::config::kind::Options;
-use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
+use crate::nn::state_dict::{self, ExpectedTensors, Header, Mismatch, Strict, fit};
 
 /// Weights that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ impl Unfit {
         Self { key: Self::KEY, what: error.to_string(), help: error.help() }
     }
 
-    pub(super) fn of_misfit(path: &Path, misfit: Misfit, help: String) -> Self {
+    pub(super) fn of_misfit(path: &Path, misfit: Mismatch, help: String) -> Self {
         let what = state_dict::Error::misfit(path, misfit).to_string();
         Self { key: Self::KEY, what, help: Some(help) }
     }
@@ -73,9 +73,9 @@ impl Unfit {
 /// The model among `others` that `file` probably belongs to: few of its tensors' names differ from
 /// the model's, and far fewer than in `misfit`.
 pub(super) fn likely_model<'a>(
-    others: impl Iterator<Item = (&'a str, Wanted)>,
+    others: impl Iterator<Item = (&'a str, ExpectedTensors)>,
     file: &Header,
-    misfit: &Misfit,
+    misfit: &Mismatch,
 ) -> Option<&'a str> {
     let here = n_renamed(misfit);
     let counted = others.map(|(name, wanted)| {
@@ -87,7 +87,7 @@ pub(super) fn likely_model<'a>(
 }
 
 /// Number of names that either the model or the file has, but not both.
-fn n_renamed(misfit: &Misfit) -> usize {
+fn n_renamed(misfit: &Mismatch) -> usize {
     misfit.missing.len() + misfit.unexpected.len()
 }
 
@@ -95,7 +95,7 @@ fn n_renamed(misfit: &Misfit) -> usize {
 pub(super) fn misfit_help(
     except_head: bool,
     head: &[&str],
-    misfit: &Misfit,
+    misfit: &Mismatch,
     other: Option<&str>,
     own: impl FnOnce() -> Option<String>,
 ) -> String {

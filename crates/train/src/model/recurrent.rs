@@ -134,12 +134,12 @@ impl Net {
     /// first step.
     fn last(&self, states: &Tensor) -> Result<Tensor> {
         let (_, steps, features) = states.dims3()?;
-        let forward = ops::part(states, 1, steps - 1, 1)?;
+        let forward = ops::narrow(states, 1, steps - 1, 1)?;
         if features == self.hidden {
             return Ok(forward);
         }
-        let backward = ops::part(&ops::part(states, 1, 0, 1)?, 2, self.hidden, self.hidden)?;
-        Tensor::cat(&[ops::part(&forward, 2, 0, self.hidden)?, backward], 2)
+        let backward = ops::narrow(&ops::narrow(states, 1, 0, 1)?, 2, self.hidden, self.hidden)?;
+        Tensor::cat(&[ops::narrow(&forward, 2, 0, self.hidden)?, backward], 2)
     }
 
     /// x (n, steps, features) -> (n, 1, outputs).

@@ -35,7 +35,7 @@ impl Window {
 
     /// The series of an input (n, time steps, series + marks): (n, time steps, series).
     pub(super) fn series(&self, input: &Tensor) -> Result<Tensor> {
-        ops::part(input, 2, 0, self.series)
+        ops::narrow(input, 2, 0, self.series)
     }
 
     /// [`Window::series`] in a graph of ONNX.

@@ -184,9 +184,9 @@ impl Model for TimeBridge {
         let tokens = self.dropout.forward(&tokens, pass)?;
         let tokens =
             self.layers.iter().try_fold(tokens, |x, layer| nn::run_block(layer, &x, pass))?;
-        let flat = ops::part(&tokens, 1, 0, series)?.flatten_from(2)?;
+        let flat = ops::narrow(&tokens, 1, 0, series)?.flatten_from(2)?;
         let y = self.head.forward(&flat, pass)?.reshape((n, series, pred_len))?;
-        x.undo(&y)
+        x.denormalise(&y)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
@@ -286,11 +286,11 @@ impl Mixing {
                 Ok((flat, dropout.forward(&y, pass)?))
             }
             Self::Sampling { attention, conv1, conv2, dropout } => {
-                let across = ops::swapped(&flat, 1)?;
+                let across = ops::transpose_adjacent(&flat, 1)?;
                 let a = conv1.forward(&across, pass)?;
                 let with_mean = Tensor::cat(&[&a, &across.mean_keepdim(2)?], 2)?;
                 let sampled = ops::add(&conv2.forward(&with_mean, pass)?, &a)?;
-                let sampled = ops::swapped(&sampled, 1)?;
+                let sampled = ops::transpose_adjacent(&sampled, 1)?;
                 let y = attention.forward(&sampled, &flat, &flat, pass)?;
                 Ok((y, dropout.forward(&sampled, pass)?))
             }
@@ -372,17 +372,17 @@ fn square(
 ) -> Result<Tensor> {
     let (n, rows, patches, width) = x.dims4()?;
     let grids = n * patches;
-    let by_patch = ops::swapped(x, 1)?.reshape((grids, rows, width))?;
+    let by_patch = ops::transpose_adjacent(x, 1)?.reshape((grids, rows, width))?;
     let padded = by_patch.pad_with_zeros(1, 0, side * side - rows)?;
     let lines = padded.reshape((grids * side, side, width))?;
     let turned = |lines: &Tensor| -> Result<Tensor> {
         let grid = lines.reshape((grids, side, side, width))?;
-        ops::swapped(&grid, 1)?.reshape((grids * side, side, width))
+        ops::transpose_adjacent(&grid, 1)?.reshape((grids * side, side, width))
     };
     let columns = turned(&along_rows.forward(&lines, &lines, &lines, pass)?)?;
     let y = ops::add(&along_columns.forward(&columns, &columns, &columns, pass)?, &columns)?;
-    let y = ops::part(&turned(&y)?.reshape((grids, side * side, width))?, 1, 0, rows)?;
-    let y = ops::swapped(&y.reshape((n, patches, rows, width))?, 1)?;
+    let y = ops::narrow(&turned(&y)?.reshape((grids, side * side, width))?, 1, 0, rows)?;
+    let y = ops::transpose_adjacent(&y.reshape((n, patches, rows, width))?, 1)?;
     y.reshape((n * rows, patches, width))
 }
 

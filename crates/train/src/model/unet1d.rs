@@ -119,9 +119,10 @@ impl Residual {
     /// x (n, length, inputs), activated condition (n, features) -> (n, length, outputs).
     fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let film = self.condition.forward(condition, pass)?.unsqueeze(1)?;
-        let scale = ops::part(&film, 2, 0, self.outputs)?;
-        let shift = ops::part(&film, 2, self.outputs, self.outputs)?;
-        let inner = ops::shifted(&ops::gated(&self.blocks[0].forward(x, pass)?, &scale)?, &shift)?;
+        let scale = ops::narrow(&film, 2, 0, self.outputs)?;
+        let shift = ops::narrow(&film, 2, self.outputs, self.outputs)?;
+        let inner =
+            ops::add_channel_bias(&ops::gated(&self.blocks[0].forward(x, pass)?, &scale)?, &shift)?;
         let inner = self.blocks[1].forward(&inner, pass)?;
         match &self.shortcut {
             Some(conv) => ops::add(&inner, &conv.forward(x, pass)?),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Metadata, SafeTensorError};
 
 use super::Error;
-use super::fit::{Header, Held};
+use super::fit::{Header, TensorInfo};
 
 /// Longest header read: a ResNet-50 has 40 kB.
 const MAX_HEADER: u64 = 16 << 20;
@@ -73,7 +73,9 @@ fn header_of(path: &Path) -> Result<Header, Error> {
     }
     let tensors = metadata.tensors().into_iter();
     Ok(tensors
-        .map(|(name, tensor)| (name, Held { dtype: tensor.dtype, shape: tensor.shape.clone() }))
+        .map(|(name, tensor)| {
+            (name, TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone() })
+        })
         .collect::<BTreeMap<_, _>>())
 }
 

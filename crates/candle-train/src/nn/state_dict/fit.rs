@@ -30,7 +30,7 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
 /// Tensors that a model takes from a file.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ExpectedTensors {
     /// Parameters, then buffers, in registration order.
     pub tensors: Vec<KeyShape>,
     /// Another name of a parameter, and the parameter's.
@@ -43,7 +43,7 @@ pub struct Wanted {
     pub other_names: BTreeMap<String, String>,
 }
 
-impl Wanted {
+impl ExpectedTensors {
     /// Tensors of a built or a described model.
     pub fn of(params: &Params) -> Self {
         let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
@@ -89,7 +89,7 @@ impl Wanted {
 
 /// Type and shape of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct TensorInfo {
     /// Type of its numbers.
     pub dtype: Dtype,
     /// Shape of the tensor.
@@ -97,7 +97,7 @@ pub struct Held {
 }
 
 /// The tensors of a file by their keys.
-pub type Header = BTreeMap<String, Held>;
+pub type Header = BTreeMap<String, TensorInfo>;
 
 /// Order of the numbers of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub struct Fit {
 
 /// All that differs.
 #[derive(Debug, Default)]
-pub struct Misfit {
+pub struct Mismatch {
     /// The model's tensors that the file lacks.
     pub missing: Vec<KeyShape>,
     /// The file's tensors that the model lacks.
@@ -157,7 +157,7 @@ pub struct Misfit {
 /// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if
 /// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
 /// put before them. Names of another library become the model's.
-pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, Misfit> {
+pub fn fit(wanted: &ExpectedTensors, header: &Header, strict: Strict<'_>) -> Result<Fit, Mismatch> {
     let mut comparison = Comparison::new(renamed(wanted, header), strict);
     comparison.take_aliases(wanted);
     let is_conv1d = comparison.is_conv1d(wanted);
@@ -183,14 +183,17 @@ pub fn unwrapped(key: &str) -> String {
 }
 
 /// The file's tensors under the model's keys, each with its own key.
-fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str, &'a Held)> {
-    let plain = |(key, held): (&'a String, &'a Held)| {
+fn renamed<'a>(
+    wanted: &ExpectedTensors,
+    header: &'a Header,
+) -> BTreeMap<String, (&'a str, &'a TensorInfo)> {
+    let plain = |(key, held): (&'a String, &'a TensorInfo)| {
         let inner = unwrapped(key);
         // A file may hold a tensor bare and in a wrapper; the wrapped one then keeps its key.
         let name = if header.contains_key(&inner) { key.clone() } else { inner };
         (name, (key.as_str(), held))
     };
-    let mut plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
+    let mut plain: Vec<(String, (&str, &TensorInfo))> = header.iter().map(plain).collect();
     if let Some(wrapper) = outer_name(wanted, &plain) {
         let bare: BTreeSet<String> = plain.iter().map(|(key, _)| key.clone()).collect();
         for (key, _) in &mut plain {
@@ -215,7 +218,7 @@ fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str
 
 /// The name with its dot under which a file holds the model as a part of something else, such as
 /// `model.` in the state dict of a `LightningModule`: without it, more of the keys are the model's.
-fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<String> {
+fn outer_name(wanted: &ExpectedTensors, file: &[(String, (&str, &TensorInfo))]) -> Option<String> {
     let first = |key: &str| key.split_once('.').map(|(first, _)| format!("{first}."));
     let names: BTreeSet<&str> = wanted.tensors.iter().map(|(name, _)| name.as_str()).collect();
     let shared = wanted.shared_component().unwrap_or_default();
@@ -240,20 +243,20 @@ fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<Strin
 
 /// A comparison under way: the rest of the file, and the differences so far.
 struct Comparison<'a> {
-    file: BTreeMap<String, (&'a str, &'a Held)>,
+    file: BTreeMap<String, (&'a str, &'a TensorInfo)>,
     strict: Strict<'a>,
     fit: Fit,
-    misfit: Misfit,
+    misfit: Mismatch,
 }
 
 impl<'a> Comparison<'a> {
-    fn new(file: BTreeMap<String, (&'a str, &'a Held)>, strict: Strict<'a>) -> Self {
-        Self { file, strict, fit: Fit::default(), misfit: Misfit::default() }
+    fn new(file: BTreeMap<String, (&'a str, &'a TensorInfo)>, strict: Strict<'a>) -> Self {
+        Self { file, strict, fit: Fit::default(), misfit: Mismatch::default() }
     }
 
     /// Another name of a parameter stands for it where the file lacks that; where it has both, they
     /// must be equal.
-    fn take_aliases(&mut self, wanted: &Wanted) {
+    fn take_aliases(&mut self, wanted: &ExpectedTensors) {
         for (alias, name) in &wanted.aliases {
             let Some(found) = self.file.remove(alias) else { continue };
             match self.file.get(name) {
@@ -267,7 +270,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// True if the file holds linear layers as `transformers` holds those of GPT-2.
-    fn is_conv1d(&self, wanted: &Wanted) -> bool {
+    fn is_conv1d(&self, wanted: &ExpectedTensors) -> bool {
         let mut telling = wanted.tensors.iter().filter(|(name, _)| name.ends_with(CONV1D[0]));
         telling.next().is_some_and(|(name, shape)| {
             let theirs = self.file.get(name).map(|(_, held)| held.shape.as_slice());
@@ -328,7 +331,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Ends the comparison: the rest of the file is not the model's.
-    fn finish(mut self) -> Result<Fit, Misfit> {
+    fn finish(mut self) -> Result<Fit, Mismatch> {
         for (key, (_, held)) in &self.file {
             if self.may_differ(key) || DERIVED.iter().any(|end| key.ends_with(end)) {
                 self.fit.report.ignored.push(key.clone());
@@ -336,7 +339,7 @@ impl<'a> Comparison<'a> {
                 self.misfit.unexpected.push((key.clone(), held.shape.clone()));
             }
         }
-        let Misfit { missing, unexpected, mismatched, typed } = &self.misfit;
+        let Mismatch { missing, unexpected, mismatched, typed } = &self.misfit;
         let fits = [missing.len(), unexpected.len(), mismatched.len(), typed.len()] == [0; 4];
         if fits { Ok(self.fit) } else { Err(self.misfit) }
     }
@@ -344,7 +347,7 @@ impl<'a> Comparison<'a> {
 
 /// The shape of a tensor of the file. Another library, by whose `key` it is called, may have more
 /// or fewer sides of length 1: a convolution of one pixel for a linear layer.
-fn lying(name: &str, ours: &[usize], key: &str, held: &Held) -> Vec<usize> {
+fn lying(name: &str, ours: &[usize], key: &str, held: &TensorInfo) -> Vec<usize> {
     let sides = |shape: &[usize]| shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
     let is_others = !name.ends_with(&unwrapped(key));
     let theirs = &held.shape;
@@ -378,13 +381,13 @@ fn layout(
 mod tests {
     use super::*;
 
-    fn wanted(tensors: &[(&str, &[usize])]) -> Wanted {
+    fn wanted(tensors: &[(&str, &[usize])]) -> ExpectedTensors {
         let key = |(name, shape): &(&str, &[usize])| ((*name).to_owned(), shape.to_vec());
-        Wanted { tensors: tensors.iter().map(key).collect(), ..Wanted::default() }
+        ExpectedTensors { tensors: tensors.iter().map(key).collect(), ..ExpectedTensors::default() }
     }
 
     fn header(tensors: &[(&str, &[usize])]) -> Header {
-        let held = |shape: &[usize]| Held { dtype: Dtype::F32, shape: shape.to_vec() };
+        let held = |shape: &[usize]| TensorInfo { dtype: Dtype::F32, shape: shape.to_vec() };
         tensors.iter().map(|(key, shape)| ((*key).to_owned(), held(shape))).collect()
     }
 
@@ -412,7 +415,7 @@ mod tests {
         let names = [("blocks.0.conv", "features.1.0"), ("blocks.0.gamma", "scale")];
         let names = names.map(|(other, own)| (other.to_owned(), own.to_owned()));
         let counter = "features.1.0.num_batches_tracked".to_owned();
-        let model = Wanted {
+        let model = ExpectedTensors {
             other_names: names.into(),
             counters: vec![counter],
             ..wanted(&[("features.1.0.weight", &[4, 2]), ("scale", &[4, 1, 1])])
@@ -420,7 +423,7 @@ mod tests {
         let keys = |file: &[(&str, &[usize])]| {
             let found = fit(&model, &header(file), Strict::All)?;
             let key = |origin: Option<Origin>| origin.map(|origin| (origin.key, origin.layout));
-            Ok::<_, Misfit>(found.origins.into_iter().map(key).collect::<Vec<_>>())
+            Ok::<_, Mismatch>(found.origins.into_iter().map(key).collect::<Vec<_>>())
         };
         let of = |key: &str| Some((key.to_owned(), Layout::Same));
         let theirs: [(&str, &[usize]); 2] =
@@ -436,7 +439,7 @@ mod tests {
         assert_eq!(flat.mismatched.len(), 1);
         let counted = (
             "blocks.0.conv.num_batches_tracked".to_owned(),
-            Held { dtype: Dtype::I64, shape: vec![] },
+            TensorInfo { dtype: Dtype::I64, shape: vec![] },
         );
         let mut file = header(&theirs);
         file.insert(counted.0.clone(), counted.1);
@@ -447,7 +450,7 @@ mod tests {
     #[test]
     fn positions_of_a_square_image_fit_one_of_another_size() {
         let grid = Grid { prefix: 1, sides: [2, 3] };
-        let model = Wanted {
+        let model = ExpectedTensors {
             grids: vec![("pos_embed".to_owned(), grid)],
             ..wanted(&[("pos_embed", &[1, 7, 4]), ("other", &[1, 7, 4])])
         };

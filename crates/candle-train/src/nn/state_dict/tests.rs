@@ -172,7 +172,7 @@ fn a_header_alone_tells_what_does_not_fit_and_ten_of_many_are_named() {
     let file = file(&safetensors::serialize(views, None).unwrap());
     let header = header(file.path()).unwrap();
     assert_eq!(header.len(), 40);
-    let misfit = fit(&Wanted::of(&params(0.0)), &header, Strict::All).unwrap_err();
+    let misfit = fit(&ExpectedTensors::of(&params(0.0)), &header, Strict::All).unwrap_err();
     assert_eq!((misfit.missing.len(), misfit.unexpected.len()), (3, 40));
     let error = Error::misfit(file.path(), misfit).to_string();
     assert_eq!(error.lines().count(), 1 + 10 + 1, "{error}");

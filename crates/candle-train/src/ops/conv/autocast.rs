@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
     use crate::Convolutions;
-    use crate::ops::conv::{Slides, Window};
+    use crate::ops::conv::{SlidingWindow, Window};
     use crate::ops::testing::{Collected, values};
     use crate::ops::weight::{GradientSink, Uses, WeightUse};
     use crate::ops::widen;
@@ -68,7 +68,7 @@ mod tests {
 
     fn options(precision: Precision, window: Window, groups: usize) -> ConvOptions {
         let convolutions = Convolutions::Fast;
-        ConvOptions { window: Slides::square(window), groups, precision, convolutions }
+        ConvOptions { window: SlidingWindow::square(window), groups, precision, convolutions }
     }
 
     fn var(i: u64, shape: &[usize], dtype: DType) -> Var {

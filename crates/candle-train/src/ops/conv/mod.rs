@@ -52,7 +52,7 @@ pub struct Window {
 /// Stride, padding and dilation of a kernel that slides over an image, along rows and columns; over a
 /// line, along columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slides {
+pub struct SlidingWindow {
     /// Input pixels from one output pixel to the next.
     pub stride: [usize; 2],
     /// Rows and columns added on each side.
@@ -61,7 +61,7 @@ pub struct Slides {
     pub dilation: [usize; 2],
 }
 
-impl Slides {
+impl SlidingWindow {
     /// `window` along rows and columns, not dilated.
     pub const fn square(window: Window) -> Self {
         let Window { stride, padding } = window;
@@ -69,7 +69,7 @@ impl Slides {
     }
 }
 
-impl From<Window> for Slides {
+impl From<Window> for SlidingWindow {
     fn from(window: Window) -> Self {
         Self::square(window)
     }
@@ -79,7 +79,7 @@ impl From<Window> for Slides {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvOptions {
     /// Stride, padding and dilation.
-    pub window: Slides,
+    pub window: SlidingWindow,
     /// Groups of channels that do not see each other; as many as channels for a depthwise
     /// convolution.
     pub groups: usize,
@@ -112,7 +112,7 @@ pub fn conv1d(
     bias: Option<&Weight>,
     options: ConvOptions,
 ) -> Result<Tensor> {
-    let ConvOptions { window: Slides { stride, padding, dilation }, groups, .. } = options;
+    let ConvOptions { window: SlidingWindow { stride, padding, dilation }, groups, .. } = options;
     let [stride, padding, dilation] = [[1, stride[1]], [0, padding[1]], [1, dilation[1]]];
     let sliding = Sliding { stride, padding, dilation, groups };
     let ((n, l, ci), (co, inputs, k)) = (x.dims3()?, weight.tensor().dims3()?);
@@ -151,7 +151,8 @@ impl Conv {
         bias: Option<&Weight>,
         options: ConvOptions,
     ) -> Result<Self> {
-        let ConvOptions { window: Slides { stride, padding, dilation }, groups, .. } = options;
+        let ConvOptions { window: SlidingWindow { stride, padding, dilation }, groups, .. } =
+            options;
         let sliding = Sliding { stride, padding, dilation, groups };
         let g = Geometry::new(x.dims4()?, weight.tensor().dims4()?, sliding)?;
         Ok(Self::new(g, vec![g.n, g.oh, g.ow, g.co], weight, bias, options))

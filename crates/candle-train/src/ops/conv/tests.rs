@@ -13,7 +13,7 @@ use super::algorithm::{Method, Operand};
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
-    window: Slides::square(Window { stride: 1, padding: 0 }),
+    window: SlidingWindow::square(Window { stride: 1, padding: 0 }),
     groups: 1,
     precision: Precision::Fp32,
     convolutions: Convolutions::Fast,

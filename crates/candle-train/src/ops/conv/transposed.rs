@@ -5,7 +5,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::algorithm::Algorithm;
 use super::geometry::{Geometry, Sliding};
-use super::{ConvOptions, Slides};
+use super::{ConvOptions, SlidingWindow};
 use crate::Precision;
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, Input, Operation};
@@ -24,9 +24,12 @@ pub fn conv_transpose1d(
     options: ConvOptions,
 ) -> Result<Tensor> {
     let ((n, l, ci), (inputs, co, k)) = (x.dims3()?, weight.tensor().dims3()?);
-    let Slides { stride, padding, dilation } = options.window;
-    let window =
-        Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
+    let SlidingWindow { stride, padding, dilation } = options.window;
+    let window = SlidingWindow {
+        stride: [1, stride[1]],
+        padding: [0, padding[1]],
+        dilation: [1, dilation[1]],
+    };
     let options = ConvOptions { window, ..options };
     let shapes = Shapes { x: [n, 1, l, ci], weight: [inputs, co, 1, k] };
     let mut op = Transposed::new(shapes, [0; 2], weight, bias, options)?;
@@ -95,7 +98,8 @@ impl Transposed {
     ) -> Result<Self> {
         let Shapes { x, weight: w } = shapes;
         let ([n, h, width, ci], [inputs, per_group, kh, kw]) = (x, w);
-        let (Slides { stride, padding, dilation }, groups) = (options.window, options.groups);
+        let (SlidingWindow { stride, padding, dilation }, groups) =
+            (options.window, options.groups);
         let co = per_group * groups;
         if ci != inputs || bias.tensor().dims() != [co] {
             let bias = bias.tensor().dims();

@@ -16,12 +16,12 @@ const INITIAL_CAPACITY: usize = 8;
 
 /// The place on the GPU where a pass notes its loss, its right answers and its weight.
 #[derive(Clone)]
-pub struct Found {
+pub struct PassNumbers {
     memory: Arc<Scratch>,
     at: u64,
 }
 
-impl Found {
+impl PassNumbers {
     /// Memory of its own.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.scratch(BYTES)?);
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// The place for the numbers of the next pass.
-    pub fn next_pass(&mut self) -> Result<Found> {
+    pub fn next_pass(&mut self) -> Result<PassNumbers> {
         if self.passes == self.capacity {
             let larger = self.gpu.scratch((1 + 2 * self.capacity) * BYTES)?;
             copy(&self.gpu, self.memory.address(), larger.address(), 1 + self.capacity)?;
@@ -125,13 +125,13 @@ impl Ledger {
     }
 
     /// The place of the sum of squares.
-    pub(super) fn squares(&self) -> Found {
+    pub(super) fn squares(&self) -> PassNumbers {
         self.place(0)
     }
 
-    fn place(&self, index: usize) -> Found {
+    fn place(&self, index: usize) -> PassNumbers {
         let memory = self.memory.clone();
-        Found { at: memory.address() + (index * BYTES) as u64, memory }
+        PassNumbers { at: memory.address() + (index * BYTES) as u64, memory }
     }
 
     /// Lets the GPU decide about the update.

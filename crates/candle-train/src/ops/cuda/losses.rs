@@ -4,7 +4,7 @@ use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
 use super::gpu::{Gpu, Grid, Scratch, wrap};
 use super::kernel_args::{Address, Arg, args, of_tensor, whole};
-use super::ledger::Found;
+use super::ledger::PassNumbers;
 
 /// Elements per partial sum of a regression loss.
 pub(super) const BLOCK: usize = 1 << 14;
@@ -211,7 +211,7 @@ impl Scored<'_> {
     pub(in crate::ops) fn loss(
         &self,
         gpu: &Gpu,
-        found: &Found,
+        found: &PassNumbers,
         weight: f64,
     ) -> Result<CudaStorage> {
         let loss = gpu.storage(DType::F32, 1)?;
@@ -220,11 +220,17 @@ impl Scored<'_> {
     }
 
     /// Notes the right answers alone.
-    pub(in crate::ops) fn count(&self, gpu: &Gpu, found: &Found) -> Result<()> {
+    pub(in crate::ops) fn count(&self, gpu: &Gpu, found: &PassNumbers) -> Result<()> {
         self.run(gpu, None, found, 0.0)
     }
 
-    fn run(&self, gpu: &Gpu, loss: Option<Address>, found: &Found, weight: f64) -> Result<()> {
+    fn run(
+        &self,
+        gpu: &Gpu,
+        loss: Option<Address>,
+        found: &PassNumbers,
+        weight: f64,
+    ) -> Result<()> {
         let Logits { values, rows, classes } = self.logits;
         let labels = match self.targets {
             Targets::Labels(labels) => Labels::sent(gpu, labels)?,

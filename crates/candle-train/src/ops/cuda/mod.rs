@@ -47,14 +47,16 @@ pub(super) use images::{Pool, global_average, global_average_gradient, transpose
 pub use kernel_args::Rule;
 pub(super) use kernel_args::{Address, of_tensor, product_dtype};
 pub use kernel_cache::keep_kernels_in;
-pub use ledger::{Conditions, Decision, Found, Ledger, StepNumbers};
+pub use ledger::{Conditions, Decision, Ledger, PassNumbers, StepNumbers};
 pub(super) use linear::Linear;
 pub(super) use losses::{CrossEntropy, Differences, Logits, Scored, Targets};
-pub use optimizer::{Parameter, Updater, clear, compress, exchange, expand, pointer, put};
+pub use optimizer::{
+    Parameter, Updater, clear, compress, decompress, pointer, swap_values, write_gradient,
+};
 pub(super) use pointwise::{
     Cast, Finish, Kind, Mask, activation, activation_gradient, add_to, cast, cast_tensor,
     drop_in_place, dropped, embedding, embedding_gradient, finish, widened_tensor,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Rotation, Spectra, moving_average, table};
-pub use staging::{Moment, Staging};
+pub use staging::{Staging, StreamEvent};

@@ -11,7 +11,7 @@ use super::ledger::{Decision, Ledger};
 const PER_BLOCK: usize = 1 << 13;
 
 /// Elements `start..` of `bucket`, both f32 on the GPU, plus `values`, or replaced by them.
-pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
+pub fn write_gradient(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
     let n = values.elem_count();
     let values = values.contiguous()?;
     let from = of_tensor(&values)?.into();
@@ -30,7 +30,7 @@ pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
 
 /// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay
 /// where they are.
-pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
+pub fn swap_values(one: &Tensor, other: &Tensor) -> Result<()> {
     let n = one.elem_count();
     let places = [place(one, 0, n)?, place(other, 0, n)?];
     Gpu::of_tensor(one)?.launch("exchange", Grid::over(n), &[places[0], places[1], n.into()])
@@ -48,7 +48,7 @@ pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
 }
 
 /// The way back: `bucket` becomes `half` times `factor`.
-pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
+pub fn decompress(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
     let gpu = Gpu::of_tensor(bucket)?;
     let n = bucket.elem_count();
     let kernel = format!("expand_{}", suffix(half.dtype())?);

@@ -26,10 +26,10 @@ pub struct Staging<M> {
     memory: Vec<M>,
 }
 
-/// A moment on a stream.
-pub struct Moment(CudaEvent);
+/// A point on a stream, to wait for.
+pub struct StreamEvent(CudaEvent);
 
-impl Moment {
+impl StreamEvent {
     /// After all that was enqueued on the compute stream of `gpu` so far.
     pub fn now(gpu: &Gpu) -> Result<Self> {
         gpu.cuda().cuda_stream().record_event(None).w().map(Self)
@@ -79,10 +79,10 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     pub fn visit<E>(
         &mut self,
         index: usize,
-        (values, ready): (&Tensor, &Moment),
+        (values, ready): (&Tensor, &StreamEvent),
         back: &(Range<usize>, Tensor),
         change: impl FnOnce(&mut M) -> std::result::Result<(), E>,
-    ) -> Result<std::result::Result<Moment, E>> {
+    ) -> Result<std::result::Result<StreamEvent, E>> {
         self.fetch(index, values, ready)?;
         match change(&mut self.memory[index]) {
             Ok(()) => self.send(index, back).map(Ok),
@@ -90,7 +90,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         }
     }
 
-    fn fetch(&mut self, index: usize, values: &Tensor, ready: &Moment) -> Result<()> {
+    fn fetch(&mut self, index: usize, values: &Tensor, ready: &StreamEvent) -> Result<()> {
         let at = place_of(values, self.memory[index].len())?;
         self.copies.wait(&ready.0).w()?;
         let memory = &mut self.memory[index][..];
@@ -101,7 +101,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         self.copies.synchronize().w()
     }
 
-    fn send(&self, index: usize, (elements, to): &(Range<usize>, Tensor)) -> Result<Moment> {
+    fn send(&self, index: usize, (elements, to): &(Range<usize>, Tensor)) -> Result<StreamEvent> {
         let at = place_of(to, elements.len())?;
         let stream = self.copies.cu_stream();
         if !elements.is_empty() {
@@ -111,7 +111,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
             // does `drop`.
             unsafe { memcpy_htod_async(at, values, stream) }.w()?;
         }
-        self.copies.record_event(None).w().map(Moment)
+        self.copies.record_event(None).w().map(StreamEvent)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `data.name = "push_t_like"`
 
-use push_t::Push;
+use push_t::PushEnv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ impl DataSource for PushTLike {
     }
 
     fn environment(&self, key: Key) -> Option<Box<dyn Environment>> {
-        Some(Box::new(Attempt { push: Push::start(key), image_size: self.image_size }))
+        Some(Box::new(Attempt { push: PushEnv::start(key), image_size: self.image_size }))
     }
 
     fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
@@ -98,7 +98,7 @@ impl DataSource for PushTLike {
 
 /// An attempt at the task.
 struct Attempt {
-    push: Push,
+    push: PushEnv,
     image_size: Option<usize>,
 }
 

@@ -28,7 +28,8 @@ use crate::engine::reducer::progress::Progress;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::ops::cuda::{
-    Conditions, Found, Gpu, Ledger, Staging, StepNumbers, Updater, exchange, put,
+    Conditions, Gpu, Ledger, PassNumbers, Staging, StepNumbers, Updater, swap_values,
+    write_gradient,
 };
 use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
@@ -205,7 +206,7 @@ impl Reducer for GpuReducer {
         state.stack.clear();
     }
 
-    fn next_pass(&self) -> Option<Result<Found>> {
+    fn next_pass(&self) -> Option<Result<PassNumbers>> {
         Some(self.store.state().ledger.next_pass())
     }
 
@@ -296,7 +297,7 @@ impl Reducer for GpuReducer {
         let vars = averaged_vars(params, self.states.len())?;
         for (var, state) in vars.into_iter().zip(&self.states) {
             if let Some(average) = &state.average {
-                put(average, 0, var, false)?;
+                write_gradient(average, 0, var, false)?;
             }
         }
         Ok(())
@@ -327,7 +328,7 @@ impl Reducer for GpuReducer {
         let vars = averaged_vars(params, self.states.len())?;
         for (var, state) in vars.into_iter().zip(&self.states) {
             if let Some(average) = &state.average {
-                exchange(var, average)?;
+                swap_values(var, average)?;
             }
         }
         Ok(())
@@ -336,7 +337,7 @@ impl Reducer for GpuReducer {
     fn take_over(&mut self, states: &[ParameterState]) -> Result<()> {
         let device = self.updater.device();
         let give = |values: &[f32], tensor: &Tensor| {
-            put(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)
+            write_gradient(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)
         };
         for (home, here) in states.iter().zip(&self.states) {
             for (of, tensor) in home.tensors.iter().zip(&here.tensors) {

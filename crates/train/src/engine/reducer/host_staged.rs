@@ -13,17 +13,17 @@ pub(super) type Sum<'a> = &'a mut dyn FnMut(&mut GradientBuffer) -> Result<(), c
 
 /// Takes a bucket to the ranks' memory and back.
 pub(super) trait BucketCarrier: Send {
-    /// A moment of the device that holds the buckets.
-    type Moment: Send;
+    /// An event on the device that holds the buckets.
+    type Event: Send;
 
     /// Copies a bucket to its segment once `ready` is over, has it summed there, and enqueues the
     /// copy back. Returns when that copy is over.
     fn carry(
         &mut self,
         bucket: usize,
-        ready: Self::Moment,
+        ready: Self::Event,
         sum: Sum<'_>,
-    ) -> Result<Self::Moment, Error>;
+    ) -> Result<Self::Event, Error>;
 }
 
 /// The thread, and what it was given and has not given back.
@@ -44,7 +44,7 @@ impl<M: Send + 'static> HostStagedReducer<M> {
     pub(super) fn start(
         collective: Arc<dyn Collective>,
         parts: Parts,
-        mut carrier: impl BucketCarrier<Moment = M> + 'static,
+        mut carrier: impl BucketCarrier<Event = M> + 'static,
     ) -> Result<Self, Error> {
         let (ready, to_sum) = channel();
         let (done, back) = channel();
@@ -128,8 +128,8 @@ fn sum(
 fn carry_all<C: BucketCarrier>(
     sum: impl Fn(usize, &mut GradientBuffer) -> Result<(), collective::Error>,
     carrier: &mut C,
-    to_sum: &Receiver<(usize, C::Moment)>,
-    done: &Sender<Result<C::Moment, Error>>,
+    to_sum: &Receiver<(usize, C::Event)>,
+    done: &Sender<Result<C::Event, Error>>,
 ) {
     for (bucket, ready) in to_sum {
         let carried = carrier.carry(bucket, ready, &mut |segment| sum(bucket, segment));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     impl BucketCarrier for FakeDevice {
-        type Moment = Vec<f32>;
+        type Event = Vec<f32>;
 
         fn carry(
             &mut self,

@@ -20,7 +20,7 @@ use crate::engine::error::Error;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 #[cfg(feature = "cuda")]
-use crate::ops::cuda::{Conditions, Found};
+use crate::ops::cuda::{Conditions, PassNumbers};
 use crate::optim::{ParameterState, Update};
 use crate::plan::OptimizerPlan;
 
@@ -66,7 +66,7 @@ pub(crate) trait Reducer: Send {
 
     /// Returns the memory in which the next pass of the step notes its results on a GPU.
     #[cfg(feature = "cuda")]
-    fn next_pass(&self) -> Option<candle_core::Result<Found>> {
+    fn next_pass(&self) -> Option<candle_core::Result<PassNumbers>> {
         None
     }
 

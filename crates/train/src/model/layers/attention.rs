@@ -144,7 +144,7 @@ impl Forward for SelfAttentionLayer {
         }
         let width = x.dim(D::Minus1)?;
         let shared = width / heads * kv_heads;
-        let part = |first, width| ops::part(&qkv, 2, first, width);
+        let part = |first, width| ops::narrow(&qkv, 2, first, width);
         let mut q = part(0, width)?;
         let mut k = part(width, shared)?;
         if let Some(rope) = rope {
@@ -281,7 +281,7 @@ impl Forward for CrossAttentionLayer {
         let q = self.q.forward(&run(&self.queries, x.clone(), pass)?, pass)?;
         let kv = self.kv.forward(x, pass)?;
         let width = q.dim(D::Minus1)?;
-        let part = |first| ops::part(&kv, 2, first, width);
+        let part = |first| ops::narrow(&kv, 2, first, width);
         let lengths = own_steps(x, self.padded, pass)?;
         let y = ops::attention_within([&q, &part(0)?, &part(width)?], options, lengths.as_deref())?;
         self.proj.forward(&y, pass)
@@ -316,7 +316,7 @@ pub(super) fn own_steps(
 ) -> CandleResult<Option<Vec<usize>>> {
     let Some(stride) = padded else { return Ok(None) };
     let Some(lengths) = &pass.lengths else { bail!("samples are padded, but have no lengths") };
-    Ok(Some(lengths.among(x.dim(1)?, stride)))
+    Ok(Some(lengths.strided(x.dim(1)?, stride)))
 }
 
 /// ", without padding" if the input is padded.

@@ -12,7 +12,7 @@ use crate::model::layers::{
 };
 use crate::nn::{self, ConvShape, ForwardContext, Init, RectangularConv};
 use crate::onnx::{Graph, Value};
-use crate::ops::{Rounding, Slides, Window};
+use crate::ops::{Rounding, SlidingWindow, Window};
 
 fn one() -> u32 {
     1
@@ -248,7 +248,7 @@ impl Layer for Conv2d {
             inputs: sizes.inputs(),
             outputs: sizes.outputs(),
             kernel: both(self.kernel_size),
-            window: Slides {
+            window: SlidingWindow {
                 stride: both(self.stride),
                 padding: slides.map(|(slide, _)| slide.padding),
                 dilation: both(self.dilation),
@@ -373,7 +373,7 @@ impl Layer for ConvTranspose2d {
             inputs: sizes.inputs(),
             outputs: sizes.outputs(),
             kernel: [kernel; 2],
-            window: Slides::square(window),
+            window: SlidingWindow::square(window),
             groups: self.groups as usize,
         };
         let behind = [self.output_padding as usize; 2];

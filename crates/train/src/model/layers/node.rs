@@ -93,7 +93,7 @@ impl Node {
             Self::Linear(linear, activation) => linear.onnx_activated(graph, x, *activation),
             Self::Nonlinearity(nonlinearity) => Ok(nonlinearity.onnx(graph, x)),
             Self::Other(layer, name) => {
-                layer.onnx(graph, x).inspect_err(|_| graph.blame("layer", name))
+                layer.onnx(graph, x).inspect_err(|_| graph.mark_unsupported("layer", name))
             }
         }
     }

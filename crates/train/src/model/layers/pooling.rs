@@ -15,7 +15,7 @@ use crate::model::layers::{
 use crate::model::speech::{mean_within, mean_within_onnx};
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Sliding, Value};
-use crate::ops::{self, Lines, MAX_PIXELS, Means, Rounding, Slides};
+use crate::ops::{self, MAX_PIXELS, Means, ResampleWeights, Rounding, SlidingWindow};
 
 fn one() -> u32 {
     1
@@ -176,7 +176,7 @@ impl Forward for MeanOverImage {
             return ops::average_pool2d_over(x, pooling.kernel, pooling.slides);
         }
         let lines = |axis: usize| {
-            Lines::means(x.dim(1 + axis)?, pooling.means(axis, self.count_include_pad))
+            ResampleWeights::means(x.dim(1 + axis)?, pooling.means(axis, self.count_include_pad))
         };
         ops::resample(x, lines(0)?, lines(1)?)
     }
@@ -321,8 +321,8 @@ struct MeanOverSteps(Means);
 
 impl Forward for MeanOverSteps {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        let steps = Lines::means(x.dim(1)?, self.0)?;
-        ops::resample(&x.unsqueeze(2)?, steps, Lines::nearest(1, 1)?)?.squeeze(2)
+        let steps = ResampleWeights::means(x.dim(1)?, self.0)?;
+        ops::resample(&x.unsqueeze(2)?, steps, ResampleWeights::nearest(1, 1)?)?.squeeze(2)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
@@ -360,14 +360,15 @@ impl Layer for AdaptiveAvgPool2d {
 impl Forward for AdaptiveAvgPool2d {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         let ((_, height, width, _), [rows, columns]) = (x.dims4()?, self.output_size);
-        let rows = Lines::adaptive(height, rows as usize)?;
-        ops::resample(x, rows, Lines::adaptive(width, columns as usize)?)
+        let rows = ResampleWeights::adaptive(height, rows as usize)?;
+        ops::resample(x, rows, ResampleWeights::adaptive(width, columns as usize)?)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         let sides = [x.dims()[1], x.dims()[2]].map(Option::unwrap_or_default);
         let lines = |axis: usize| -> CandleResult<Tensor> {
-            Lines::adaptive(sides[axis], self.output_size[axis] as usize)?.dense(&Device::Cpu)
+            ResampleWeights::adaptive(sides[axis], self.output_size[axis] as usize)?
+                .dense(&Device::Cpu)
         };
         let [rows, columns] = [lines(0)?, lines(1)?];
         let mut matrix = |lines: &Tensor| -> CandleResult<Value> {
@@ -441,7 +442,7 @@ impl Forward for Mean {
 struct Pooling {
     /// Rows and columns.
     kernel: [usize; 2],
-    slides: Slides,
+    slides: SlidingWindow,
     rounding: Rounding,
 }
 
@@ -471,7 +472,7 @@ impl Pooling {
         };
         let [kernel, stride, padding, dilation] =
             [kernel, stride.unwrap_or(kernel), padding, dilation].map(both);
-        let slides = Slides { stride, padding, dilation };
+        let slides = SlidingWindow { stride, padding, dilation };
         Ok(Self { kernel, slides, rounding: Rounding::Down })
     }
 
@@ -482,7 +483,7 @@ impl Pooling {
 
     /// The windows along an axis, as an average pooling takes them.
     fn means(self, axis: usize, count_include_pad: bool) -> Means {
-        let Slides { stride, padding, .. } = self.slides;
+        let SlidingWindow { stride, padding, .. } = self.slides;
         let kernel = self.kernel[axis];
         let stride = stride[axis];
         let padding = padding[axis];
@@ -506,14 +507,17 @@ impl Pooling {
 
     /// The same window over a sequence as an image of one row.
     fn in_a_row(self) -> Self {
-        let Slides { stride, padding, dilation } = self.slides;
-        let slides =
-            Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
+        let SlidingWindow { stride, padding, dilation } = self.slides;
+        let slides = SlidingWindow {
+            stride: [1, stride[1]],
+            padding: [0, padding[1]],
+            dilation: [1, dilation[1]],
+        };
         Self { kernel: [1, self.kernel[1]], slides, ..self }
     }
 
     fn onnx(self) -> Sliding {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         Sliding::new(&self.kernel, &stride, &padding, &dilation)
     }
 
@@ -540,7 +544,7 @@ impl Pooling {
     }
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let kernel = self.kernel[axis];
         let dilation = dilation[axis];
         let stride = stride[axis];
@@ -563,7 +567,7 @@ impl Pooling {
 
     /// True if GPUs have kernels for it.
     fn is_square(self) -> bool {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let are_alike = |sides: [usize; 2]| sides[0] == sides[1];
         let are_square = [self.kernel, stride, padding].into_iter().all(are_alike);
         are_square && dilation == [1, 1] && self.rounding == Rounding::Down
@@ -571,7 +575,7 @@ impl Pooling {
 
     /// " 3, stride 2, pad 1", " 3x2, stride 3x2"
     fn in_words(self) -> String {
-        let Slides { stride, padding, dilation } = self.slides;
+        let SlidingWindow { stride, padding, dilation } = self.slides;
         let unless = |usual: usize, name: &str, sides: [usize; 2]| {
             let is_usual = sides == [usual; 2];
             if is_usual { String::new() } else { format!(", {name} {}", shown(sides)) }

@@ -11,7 +11,7 @@ use crate::model::layers::{
 };
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
-use crate::ops::{self, Lines};
+use crate::ops::{self, ResampleWeights};
 
 /// image or sequence to vector, all values in PyTorch's order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -99,7 +99,7 @@ impl Layer for Transpose {
 
 impl Forward for Transpose {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::swapped(x, 1)
+        ops::transpose_adjacent(x, 1)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
@@ -193,11 +193,11 @@ impl Kind for Upsample {
 }
 
 impl Upsample {
-    fn lines(&self, from: usize) -> CandleResult<Lines> {
+    fn lines(&self, from: usize) -> CandleResult<ResampleWeights> {
         let to = from * self.scale_factor as usize;
         match self.mode {
-            UpsampleMode::Nearest => Lines::nearest(from, to),
-            UpsampleMode::Bilinear => Lines::linear(from, to),
+            UpsampleMode::Nearest => ResampleWeights::nearest(from, to),
+            UpsampleMode::Bilinear => ResampleWeights::linear(from, to),
         }
     }
 }

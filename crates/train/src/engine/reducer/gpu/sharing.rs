@@ -11,7 +11,7 @@ use crate::collective::DeviceExchange;
 use crate::engine::error::Error;
 use crate::engine::ownership::gather;
 use crate::nn::Param;
-use crate::ops::cuda::put;
+use crate::ops::cuda::write_gradient;
 use crate::optim::Update;
 use crate::units::Rank;
 
@@ -81,7 +81,7 @@ impl GpuReducer {
         let mut others = owned.iter().zip(values).filter(|((owner, _), _)| *owner != me);
         let set = |((_, to), values): (&(Rank, Tensor), Vec<f32>)| {
             let n = values.len();
-            put(to, 0, &Tensor::from_vec(values, n, to.device())?, false)
+            write_gradient(to, 0, &Tensor::from_vec(values, n, to.device())?, false)
         };
         others.try_for_each(set).map_err(failed)
     }

@@ -15,7 +15,7 @@ use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::engine::reducer::host_staged::{BucketCarrier, HostStagedReducer, Sum};
 use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, Staging, clear, put};
+use crate::ops::cuda::{Decision, Gpu, Ledger, Staging, StreamEvent, clear, write_gradient};
 
 /// The buckets, as backward writes to them.
 pub(super) struct Store {
@@ -73,7 +73,7 @@ impl GradientSink for Store {
             bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
         }
         let is_more = state.progress.written[index];
-        put(&state.buckets.whole(slot.bucket)?, slot.start, gradient, is_more)?;
+        write_gradient(&state.buckets.whole(slot.bucket)?, slot.start, gradient, is_more)?;
         state.progress.wrote(index);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Store {
         state.progress.next += 1;
         let values = state.buckets.whole(bucket)?;
         for (_, earlier) in state.stack.iter().rev() {
-            put(&values, 0, &earlier[&bucket], true)?;
+            write_gradient(&values, 0, &earlier[&bucket], true)?;
         }
         if state.failure.is_some() {
             return Ok(());
@@ -109,7 +109,7 @@ impl Store {
             *failure = freed.and_then(|()| gpus.enqueue(buckets.sum(bucket, &values))).err();
             buckets.left(bucket);
         } else if let Some(reducer) = reducer {
-            reducer.send(bucket, BucketInTransit { moment: Moment::now(&self.gpu)?, values });
+            reducer.send(bucket, BucketInTransit { event: StreamEvent::now(&self.gpu)?, values });
             if buckets.carry_off(bucket) {
                 reducer.take_arrived(|back| back.arrive(&self.gpu));
             }
@@ -126,7 +126,7 @@ impl Store {
         let mut level = 0;
         while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
             for (bucket, earlier) in &earlier {
-                put(&sum[bucket], 0, earlier, true)?;
+                write_gradient(&sum[bucket], 0, earlier, true)?;
             }
             level += 1;
         }
@@ -157,7 +157,12 @@ impl Store {
     pub(super) fn set_gradient(&self, index: usize, gradient: &[f32]) -> Result<()> {
         let slot = self.layout.slots[index];
         let (values, start) = self.summed_at(slot);
-        put(&values, start, &Tensor::from_slice(gradient, slot.len, values.device())?, false)
+        write_gradient(
+            &values,
+            start,
+            &Tensor::from_slice(gradient, slot.len, values.device())?,
+            false,
+        )
     }
 
     fn summed_at(&self, slot: Slot) -> (Tensor, usize) {
@@ -181,28 +186,28 @@ pub(super) struct StagingCarrier {
 
 /// A bucket in transit, and a moment: when it may be read, or when its sums are back.
 pub(super) struct BucketInTransit {
-    pub(super) moment: Moment,
+    pub(super) event: StreamEvent,
     pub(super) values: Tensor,
 }
 
 impl BucketInTransit {
     /// Makes later work wait until the sums are back.
     pub(super) fn arrive(self, gpu: &Gpu) -> std::result::Result<(), Error> {
-        self.moment.goes_before(gpu).map_err(Error::tensor("reduction", 0))
+        self.event.goes_before(gpu).map_err(Error::tensor("reduction", 0))
     }
 }
 
 impl BucketCarrier for StagingCarrier {
-    type Moment = BucketInTransit;
+    type Event = BucketInTransit;
 
     fn carry(
         &mut self,
         bucket: usize,
-        BucketInTransit { moment, values }: BucketInTransit,
+        BucketInTransit { event: moment, values }: BucketInTransit,
         sum: Sum<'_>,
     ) -> std::result::Result<BucketInTransit, Error> {
         let carried = self.staging.visit(bucket, (&values, &moment), &self.back[bucket], sum);
         let moment = carried.map_err(Error::tensor("reduction", 0))??;
-        Ok(BucketInTransit { moment, values })
+        Ok(BucketInTransit { event: moment, values })
     }
 }

@@ -9,7 +9,7 @@ use super::memory::Buckets;
 use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::buckets::Layout;
 use crate::nn::{Param, Params};
-use crate::ops::cuda::{Gpu, Parameter, Updater, put};
+use crate::ops::cuda::{Gpu, Parameter, Updater, write_gradient};
 use crate::optim::{ParameterState, Part, Update};
 use crate::plan::OptimizerPlan;
 
@@ -122,7 +122,7 @@ impl GpuReducer {
                 count: counts[index],
             }]);
             state.average = average;
-            put(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
+            write_gradient(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
         }
         let follow = update.on_gpu(None, None);
         let here: BTreeSet<usize> = self.trained_here().collect();
