@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ddprun::nn::{Builder, ForwardContext, Init, Param, Params};
 use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
 use ddprun::optim::{
-    self, AdamW, Optimizer, ParameterState, Part, Rates, Sgd, Update, sum_of_squares,
+    self, AdamW, Optimizer, ParameterState, ParameterUpdate, Rates, Sgd, Update, sum_of_squares,
 };
 use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -102,7 +102,8 @@ fn update(c: &mut Criterion) {
             bencher.iter(|| {
                 let (values, gradient) = (&mut values[..], &gradient[..]);
                 let (state, count) = (&mut state, Some(2));
-                let part = Part { values, gradient, state, index: 0, shape: &[N, 1], count };
+                let part =
+                    ParameterUpdate { values, gradient, state, index: 0, shape: &[N, 1], count };
                 let rates = Rates { lr: plan.lr, momentum: None };
                 Update::new(rule.as_ref(), &plan, rates).apply([part]);
             });

@@ -14,7 +14,9 @@ use std::process::ExitCode;
 use candle_core::{D, Result, Tensor};
 use ddprun::config::kind::Kind;
 use ddprun::kinds::Kinds;
-use ddprun::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use ddprun::model::layers::{
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes,
+};
 use ddprun::nn::{ForwardContext, Init, Param};
 use ddprun::onnx::{Graph, Value};
 use schemars::JsonSchema;
@@ -42,7 +44,11 @@ impl Kind for GlobalResponseNorm {
 
 impl Layer for GlobalResponseNorm {
     /// Takes images only, and keeps their shape.
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> std::result::Result<Decided, LayerMisfit> {
+    fn decide(
+        &self,
+        input: Flow,
+        _: &mut Scope<'_>,
+    ) -> std::result::Result<InferredLayer, LayerMisfit> {
         input.image()?;
         Ok(input.into())
     }

@@ -75,11 +75,11 @@ impl Lab {
         let restored = restored.unwrap();
         assert_eq!(restored.state.step, 1, "the checkpoint before it is used");
         let error = checkpoint::verify(&self.newer()).unwrap_err().to_string();
-        let [newer] = &restored.passed_over[..] else { panic!("{:?}", restored.passed_over) };
+        let [newer] = &restored.skipped[..] else { panic!("{:?}", restored.skipped) };
         assert_eq!(newer.damage, error, "restoring and verifying say the same");
         assert_eq!(newer.words(1), format!("{error}; using the one of step 1, 1 step older"));
         let opened = checkpoint::newest(self.folder.path()).unwrap();
-        assert_eq!(opened.passed_over, restored.passed_over);
+        assert_eq!(opened.skipped, restored.skipped);
         assert!(error.contains("step-00000002` is damaged: `"), "{error}");
         error
     }
@@ -254,7 +254,7 @@ fn readers_of_a_run_that_deletes_its_checkpoints_find_none_damaged() {
             let mut last = 0;
             while last < 60 {
                 let opened = checkpoint::newest(folder.path()).unwrap();
-                assert_eq!(opened.passed_over, [], "step {}", opened.state.step);
+                assert_eq!(opened.skipped, [], "step {}", opened.state.step);
                 assert!(opened.state.step >= last);
                 checkpoint::restore(&opened, &plan, &params).unwrap();
                 last = opened.state.step;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::{self, Opened, Tensor};
+use crate::checkpoint::{self, OpenCheckpoint, Tensor};
 use crate::cli::args::{CheckpointVerb, ExportArgs};
 use crate::cli::{answer, refuse_existing};
 use crate::export::ExportRequest;
@@ -89,13 +89,13 @@ fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
 
 /// A checkpoint without its values.
 struct Contents {
-    opened: Opened,
+    opened: OpenCheckpoint,
     /// The tensors of each file, if they are listed.
     tensors: BTreeMap<String, Vec<Tensor>>,
 }
 
 impl Contents {
-    fn read(opened: Opened, with_tensors: bool) -> Result<Self, checkpoint::Error> {
+    fn read(opened: OpenCheckpoint, with_tensors: bool) -> Result<Self, checkpoint::Error> {
         let mut tensors = BTreeMap::new();
         let names = opened.manifest.files.keys();
         for name in names.filter(|name| with_tensors && name.ends_with(".safetensors")) {
@@ -109,7 +109,7 @@ impl Contents {
     }
 
     fn page(&self) -> String {
-        let Opened { path, manifest, state, .. } = &self.opened;
+        let OpenCheckpoint { path, manifest, state, .. } = &self.opened;
         let mut page = format!("{}\n", path.display());
         let size = Bytes(self.bytes());
         // Writing to a string does not fail.
@@ -129,7 +129,7 @@ impl Contents {
     }
 
     fn object(&self) -> Value {
-        let Opened { path, manifest, state, .. } = &self.opened;
+        let OpenCheckpoint { path, manifest, state, .. } = &self.opened;
         let files: BTreeMap<&String, u64> =
             manifest.files.iter().map(|(name, file)| (name, file.bytes)).collect();
         let tensor = |tensor: &Tensor| json!({ "name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape });

@@ -5,7 +5,7 @@ use std::path::{self, Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::OpenCheckpoint;
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::{answer, evaluation_tables};
 use crate::data;
@@ -13,7 +13,7 @@ use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::metric::worse_than_naive;
+use crate::metric::naive_forecast_warning;
 use crate::plan::Plan;
 use crate::record::text::metric;
 use crate::record::{Context, line, progress_bar, to_stderr};
@@ -51,7 +51,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, Error
 /// Evaluates under a progress bar. Prints files that cannot be read.
 fn measure(
     plan: &Plan,
-    opened: Option<&Opened>,
+    opened: Option<&OpenCheckpoint>,
     args: &EvalArgs,
     kinds: &Kinds,
 ) -> Result<Measured, ErrorPage> {
@@ -116,7 +116,7 @@ fn print(
         save(folder, &value, details)?;
     }
     for split in ["val", "test"] {
-        if let Some(what) = worse_than_naive(split, metrics) {
+        if let Some(what) = naive_forecast_warning(split, metrics) {
             to_stderr(&format!("warning: {what}"));
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Parser;
 use serde_json::{Value, json};
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::OpenCheckpoint;
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::{answer, verbatim};
 use crate::kinds::Kinds;
@@ -60,7 +60,7 @@ pub(crate) fn at_the_end(tokens: u32, logs: &Path, kinds: &Kinds) {
 fn sample_policy(
     args: &SampleArgs,
     plan: &Plan,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     kinds: &Kinds,
 ) -> Result<ExitCode, ErrorPage> {
     if args.prompt.trim().is_empty() {

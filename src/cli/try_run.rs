@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::OpenCheckpoint;
 use crate::cli::answer;
 use crate::cli::args::Run;
 use crate::data;
@@ -58,7 +58,7 @@ fn print_part(part: &str, words: &str, time: Duration) -> Result<ExitCode, Error
 /// Rows of predictions; `None` for data that have none.
 fn predict(
     rehearsal: &Rehearsal,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     kinds: &Kinds,
 ) -> Result<Option<usize>, ErrorPage> {
     let inputs = rehearsal.inputs()?;

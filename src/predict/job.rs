@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::data::{self, Inputs, Items};
 use crate::files;
 use crate::kinds::Kinds;
@@ -37,7 +37,7 @@ const PARTS_AHEAD: usize = 2;
 /// A job of predictions.
 pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) opened: &'a Opened,
+    pub(crate) opened: &'a OpenCheckpoint,
     pub(crate) kinds: &'a Kinds,
     pub(crate) paths: &'a [PathBuf],
     /// Ranks of this process.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{DataSource, Inputs, Items, Predicting, Transforms};
 use crate::engine::Engine;
@@ -68,7 +68,7 @@ impl Predictor {
     }
 
     /// The model of `plan` with the weights of a checkpoint.
-    pub(crate) fn of(plan: Plan, opened: &Opened, kinds: &Kinds) -> Result<Self, Error> {
+    pub(crate) fn of(plan: Plan, opened: &OpenCheckpoint, kinds: &Kinds) -> Result<Self, Error> {
         let source = kinds.data.build(&plan.data.source.kind).map_err(crate::data::Error::from)?;
         let Alone { plan, engine, .. } = worker::alone(plan, Some(opened), kinds)?;
         Ok(Self { plan, engine, source, transforms: kinds.transforms.clone() })
@@ -126,12 +126,14 @@ impl Predictor {
         let mut settings = Settings::new(&self.plan.data, self.plan.seed);
         (settings.on_bad_sample, settings.mixup) = (OnBadSample::Skip, None);
         let loader = Loader::start(inputs.samples.clone(), requests.into_iter(), settings)?;
-        self.engine.with_evaluated(|engine| answered(engine, loader, form)).map_err(failed)?
+        self.engine
+            .with_evaluated_weights(|engine| answered(engine, loader, form))
+            .map_err(failed)?
     }
 }
 
 /// The run and the checkpoint that a word names, with paths that are seen from here.
-fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
+fn of_word(word: &str) -> Result<(StoredRun, OpenCheckpoint), Error> {
     let logs = Path::new(LOGS);
     let folder_of = |checkpoints: &Path| {
         let what = || format!("the logs of the run of `{word}` are not here");
@@ -220,7 +222,7 @@ fn answered(engine: &Engine, loader: Loader, form: &Form) -> Result<BTreeMap<u32
             outcomes.extend(samples.zip(losses));
             continue;
         }
-        let answers = engine.answers_to(&batch).map_err(failed)?;
+        let answers = engine.predict_batch(&batch).map_err(failed)?;
         if let (Some(wanted), Some(found)) = (form.width(), answers.first().map(Vec::len))
             && wanted != found
         {

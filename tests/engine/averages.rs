@@ -57,8 +57,8 @@ fn answers_to_an_image_and_its_mirror_image_are_averaged_where_that_is_asked_for
     let mut engine = engine(&plan, support::group(&plan).remove(0));
     for chunk in evaluation_chunks(N_VAL, plan.val_batch_size, plan.world_size(), Rank(0)) {
         let Batch { inputs, targets, .. } = batch(&plan, &chunk.samples);
-        let answer = engine.answer(&inputs, &[]).unwrap();
-        let mirrored = engine.answer(&inputs.flip(&[3]).unwrap(), &[]).unwrap();
+        let answer = engine.predict(&inputs, &[]).unwrap();
+        let mirrored = engine.predict(&inputs.flip(&[3]).unwrap(), &[]).unwrap();
         let mean = ((answer + mirrored).unwrap() / 2.0).unwrap();
         let loss = CrossEntropy::default().measured(&mean, &targets).unwrap();
         expected += f64::from(loss.to_scalar::<f32>().unwrap()) * chunk.samples.len() as f64;

@@ -7,8 +7,8 @@ use ddprun::config::kind::Kind;
 use ddprun::optim::{
     self, Adafactor, Adagrad, Adam, AdamW, Adan, AdjustLr, Constant, CosineAnnealingLr,
     ExponentialLr, Lamb, Lion, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, ParameterState,
-    Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update,
-    clip_coefficient,
+    ParameterUpdate, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr,
+    Update, clip_coefficient,
 };
 use ddprun::plan::{AnnealStrategy, OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn check_rule<K: Kind + Optimizer>(name: &str, rule: K, lr: f64) {
     for step in 0..5 {
         let gradient: Vec<f32> =
             numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
-        let part = Part {
+        let part = ParameterUpdate {
             values: &mut values,
             gradient: &gradient,
             state: &mut state,
@@ -149,7 +149,7 @@ fn check_tensor<K: Kind + Optimizer>(name: &str, rule: K, lr: f64, shape: &[usiz
     for step in 0..5 {
         let (values, state) = (&mut values, &mut state);
         let (gradient, count) = (&vector(&golden["tensor_grads"][step]), Some(step as u64 + 1));
-        case.update().apply([Part { values, gradient, state, index: 0, shape, count }]);
+        case.update().apply([ParameterUpdate { values, gradient, state, index: 0, shape, count }]);
         for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
             let error = (f64::from(*value) - expected).abs();
             assert!(error < 2e-6, "{name}, step {step}: {value} instead of {expected}");
@@ -222,7 +222,7 @@ fn groups_move_as_pytorchs_and_count_from_their_first_step() {
             let is_trained = case.plan.is_trained(index, step as u64);
             let gradient = if is_trained { &gradient[..] } else { &[] };
             let count = is_trained.then(|| step as u64 - starts + 1);
-            Part { values, gradient, state, index, shape: &[6], count }
+            ParameterUpdate { values, gradient, state, index, shape: &[6], count }
         }));
         for (values, expected) in all.iter().zip(golden["adamw_groups"][step].as_array().unwrap()) {
             for (value, expected) in values.iter().zip(numbers(expected)) {
@@ -286,7 +286,7 @@ fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
     for step in 0..STEPS {
         let gradient: Vec<f32> = (0..N).map(|i| wave(i, step)).collect();
         count += u64::from(used(step));
-        let part = Part {
+        let part = ParameterUpdate {
             values: &mut values,
             gradient: &gradient,
             state: &mut state,
@@ -333,7 +333,14 @@ fn an_average_follows_the_weights_as_exactly_as_f32_can() {
             // The weight is not used any more in the end; its average follows.
             let count = (step < 1500).then_some(step + 1);
             let (values, state) = (&mut values, &mut state);
-            let part = Part { values, gradient: &gradient, state, index: 0, shape: &[1], count };
+            let part = ParameterUpdate {
+                values,
+                gradient: &gradient,
+                state,
+                index: 0,
+                shape: &[1],
+                count,
+            };
             case.update().averaging(decay).apply([part]);
             expected = decay * expected + (1.0 - decay) * f64::from(values[0]);
         }

@@ -82,7 +82,7 @@ impl Question {
         let sink: Arc<dyn GradientSink> = collected.clone();
         params.begin_pass(Some(&sink));
         let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
-        let found = policy.predict(&self.noisy, &self.steps, &self.observed, &pass).unwrap();
+        let found = policy.predict_noise(&self.noisy, &self.steps, &self.observed, &pass).unwrap();
         let loss = ops::mse(&found, &self.noise).unwrap();
         loss.backward().unwrap();
         params.end_pass();
@@ -174,7 +174,7 @@ fn each_sample_has_its_own_draws_wherever_it_stands() {
         let part = |t: &Tensor| t.narrow(0, first, n).unwrap().contiguous().unwrap();
         let draws: Vec<Key> = (first..first + n).map(|i| key(i as u64)).collect();
         let compared = model.compare(&part(&seen), &part(&chunks), &draws, &pass).unwrap();
-        let answer = model.answer(&part(&seen), &draws, &pass).unwrap().unwrap();
+        let answer = model.predict(&part(&seen), &draws, &pass).unwrap().unwrap();
         [compared.outputs, compared.targets, answer].map(|t| flat(&t))
     };
     let (all, one) = (asked(0, 3), asked(1, 1));

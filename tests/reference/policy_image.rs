@@ -81,7 +81,7 @@ fn check(name: &str, shape: [usize; 3], separate: bool) {
     let mut pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
     // A rounding more, and a value at a ReLU's kink falls on its other side.
     pass.convolutions = Convolutions::Direct;
-    let found = policy.predict(&noisy, &steps, &observed, &pass).unwrap();
+    let found = policy.predict_noise(&noisy, &steps, &observed, &pass).unwrap();
     let loss = ops::mse(&found, &noise).unwrap();
     loss.backward().unwrap();
     params.end_pass();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ddprun::config::kind::Kind;
 use ddprun::nn::{Params, change_values};
 use ddprun::optim::{
-    self, Optimizer, ParameterState, Part, Preparation, Rates, Update, clip_coefficient,
+    self, Optimizer, ParameterState, ParameterUpdate, Preparation, Rates, Update, clip_coefficient,
 };
 use ddprun::plan::OptimizerPlan;
 
@@ -54,7 +54,7 @@ impl Steps {
             let (state, shape) = (&mut self.states[index], param.shape());
             let count = Some(self.count);
             let apply = |values: &mut [f32]| {
-                update.apply([Part { values, gradient, state, index, shape, count }]);
+                update.apply([ParameterUpdate { values, gradient, state, index, shape, count }]);
             };
             change_values(param.var().unwrap(), apply).unwrap();
         }

@@ -11,7 +11,7 @@ use crate::config::closest;
 use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::model::{Library, Written, peft};
+use crate::model::{ExportedWeights, Library, peft};
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::record::to_stderr;
 use crate::runs::ChosenCheckpoint;
@@ -230,7 +230,7 @@ fn export_weights(
         return Err(ErrorPage::refused(what, "add `--merge`"));
     }
     let library = request.names.or_else(|| kinds.models.library_of_weights(&plan.model));
-    let written = match kinds.models.written_for(&plan.model, library, &model) {
+    let written = match kinds.models.export_for(&plan.model, library, &model) {
         Ok(written) => written,
         Err(what) if request.names.is_some() => {
             let what = format!("`{}` under other names: {what}", plan.model.name());
@@ -239,7 +239,7 @@ fn export_weights(
                 "omit `--names`, or name the library that computes alike",
             ));
         }
-        Err(_) => Written::own(&model),
+        Err(_) => ExportedWeights::own(&model),
     };
     if let Some(library) = written.library.filter(|_| written.weights != model) {
         to_stderr(&format!("its names are those of {}", library.words()));

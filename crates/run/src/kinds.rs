@@ -215,7 +215,7 @@ impl KindFacts for Kinds {
         let built = self.losses.build(loss);
         let built = built.map_err(|error| Unfit::of_all(error.to_string()))?;
         let mut decided = loss.clone();
-        decided.options.extend(built.decided(data)?);
+        decided.options.extend(built.options_from_data(data)?);
         Ok(decided)
     }
 

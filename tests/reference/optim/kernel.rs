@@ -2,8 +2,8 @@
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adagrad, Adam, AdamW, Lion, NAdam, Optimizer, ParameterState, Part, Preparation, Rates,
-    RmsProp, Sgd, Update, sum_of_squares,
+    self, Adagrad, Adam, AdamW, Lion, NAdam, Optimizer, ParameterState, ParameterUpdate,
+    Preparation, Rates, RmsProp, Sgd, Update, sum_of_squares,
 };
 use ddprun::plan::OptimizerPlan;
 
@@ -131,7 +131,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         let update = Update::new(rule.as_ref(), &plan, Rates { lr: LR, momentum: None });
         let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
-        update.apply(all.map(|(((values, gradient), state), (_, dimensions))| Part {
+        update.apply(all.map(|(((values, gradient), state), (_, dimensions))| ParameterUpdate {
             values,
             gradient,
             state,

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::OpenCheckpoint;
 use crate::doctor::short_run::{ScratchFolder, newest_checkpoint, shortened, train_in};
 use crate::files;
 use crate::kinds::Kinds;
@@ -67,7 +67,7 @@ impl Rehearsal {
     }
 
     /// Opens the last checkpoint.
-    pub fn checkpoint(&self) -> Result<Opened, ErrorPage> {
+    pub fn checkpoint(&self) -> Result<OpenCheckpoint, ErrorPage> {
         newest_checkpoint(&self.folders)
     }
 

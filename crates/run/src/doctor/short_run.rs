@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{self, Manifest, Opened};
+use crate::checkpoint::{self, Manifest, OpenCheckpoint};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Nodes, Program, Start};
@@ -100,7 +100,7 @@ fn finished(folders: &RunFolders) -> Result<Manifest, ErrorPage> {
 }
 
 /// Opens the newest checkpoint of a short run.
-pub(crate) fn newest_checkpoint(folders: &RunFolders) -> Result<Opened, ErrorPage> {
+pub(crate) fn newest_checkpoint(folders: &RunFolders) -> Result<OpenCheckpoint, ErrorPage> {
     checkpoint::newest(&folders.checkpoints)
         .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))
 }

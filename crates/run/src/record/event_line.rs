@@ -8,7 +8,7 @@ use super::text::{self, duration, escape, loss, percent, rate, short};
 use crate::event::{
     EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler, Unreadable,
 };
-use crate::metric::worse_than_naive;
+use crate::metric::naive_forecast_warning;
 use crate::plan::NO_STEP_LIMIT;
 
 /// Numbers of the whole run that the text of an event needs.
@@ -224,7 +224,7 @@ fn test_line(tested: &Evaluated) -> String {
         let errors = errors.trim_start().trim_start_matches("test ");
         let _ = write!(line, "\nwithout a model: {errors}");
     }
-    let warning = worse_than_naive("test", metrics).map(|what| format!("\nwarning: {what}"));
+    let warning = naive_forecast_warning("test", metrics).map(|what| format!("\nwarning: {what}"));
     line + &warning.unwrap_or_default()
 }
 

@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, Opened, is_checkpoint};
+use crate::checkpoint::{self, OpenCheckpoint, is_checkpoint};
 use crate::config::closest;
 use crate::files;
 use crate::nn::LoraConfig;
@@ -159,7 +159,7 @@ pub fn open(
     folder: &Path,
     plan: Option<&CheckpointPlan>,
     choice: CheckpointChoice,
-) -> Result<Opened, Error> {
+) -> Result<OpenCheckpoint, Error> {
     let linked = || {
         let link = folder.join("best");
         link.is_dir().then(|| checkpoint::open(&link)).transpose()
@@ -178,7 +178,7 @@ pub fn open(
     })
 }
 
-fn of_step(folder: &Path, step: u64) -> Result<Opened, Error> {
+fn of_step(folder: &Path, step: u64) -> Result<OpenCheckpoint, Error> {
     let path = folder.join(checkpoint::name(step));
     if path.is_dir() {
         return Ok(checkpoint::open(&path)?);
@@ -189,7 +189,7 @@ fn of_step(folder: &Path, step: u64) -> Result<Opened, Error> {
 
 /// An open checkpoint with its run.
 pub struct ChosenCheckpoint {
-    pub opened: Opened,
+    pub opened: OpenCheckpoint,
     /// The run of the checkpoint, if it is on this machine.
     run: Option<StoredRun>,
 }
@@ -215,8 +215,8 @@ pub fn choose_checkpoint(
 }
 
 /// Warns that damaged newer checkpoints were skipped; with `strict`, refuses.
-pub fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), ErrorPage> {
-    let Some(first) = opened.passed_over.first() else { return Ok(()) };
+pub fn say_passed_over(opened: &OpenCheckpoint, strict: bool) -> Result<(), ErrorPage> {
+    let Some(first) = opened.skipped.first() else { return Ok(()) };
     if strict {
         let page = format!(
             "error: {}\n  do: put an intact copy of it there, or omit `--strict` to use the one of \
@@ -293,7 +293,7 @@ impl ChosenCheckpoint {
             )
         };
         let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
-        Ok((run.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+        Ok((run.lora().and_then(|lora| lora.resolved()).ok_or_else(without)?, base))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::OpenCheckpoint;
 use crate::files;
 use crate::model::Lora;
 use crate::plan::{Plan, RunFolders};
@@ -105,7 +105,7 @@ impl StoredRun {
     }
 
     /// Opens one of its checkpoints.
-    pub fn checkpoint(&self, choice: CheckpointChoice) -> Result<Opened, Error> {
+    pub fn checkpoint(&self, choice: CheckpointChoice) -> Result<OpenCheckpoint, Error> {
         open(&self.run.checkpoints, Some(&self.plan.checkpoint), choice)
     }
 }

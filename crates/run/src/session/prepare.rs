@@ -127,7 +127,7 @@ pub fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Pr
         let help = format!(
             "choose one of the models for {}: {}",
             given.words(),
-            kinds.models.made_for(given).join(", ")
+            kinds.models.models_for(given).join(", ")
         );
         return Err(loaded.problem("model.name", what).help(help).into());
     }

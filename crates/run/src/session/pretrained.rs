@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::config::kind::{Choice, Options};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem, Problems};
 use crate::kinds::Kinds;
@@ -39,12 +39,12 @@ impl From<runs::Error> for NotFound {
 
 /// A checkpoint, and the model of its run, if that is known.
 struct TrainedCheckpoint {
-    opened: Opened,
+    opened: OpenCheckpoint,
     model: Option<Choice>,
 }
 
 impl TrainedCheckpoint {
-    fn new(opened: Opened, run: Option<&StoredRun>) -> Self {
+    fn new(opened: OpenCheckpoint, run: Option<&StoredRun>) -> Self {
         Self { opened, model: run.map(|run| run.plan.model.kind.clone()) }
     }
 }
@@ -72,18 +72,18 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
         }
     })?;
     let Some(TrainedCheckpoint { opened, model }) = found else { return Ok(nothing) };
-    if let Some(first) = opened.passed_over.first() {
+    if let Some(first) = opened.skipped.first() {
         to_stderr(&format!("warning: `{KEY}`: {}", first.words(opened.state.step)));
     }
     let averaged = checkpoint::average(&opened).is_some();
     let (step, fingerprint) = (opened.state.step, opened.manifest.fingerprint());
     let path = step_folder(opened.path.clone(), step);
     // Its run may go on, and delete it before this one has begun.
-    checkpoint::hold(&Opened { path: path.clone(), ..opened });
+    checkpoint::hold_checkpoint(&OpenCheckpoint { path: path.clone(), ..opened });
     loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
     loaded.experiment.model.pretrained = Some(path);
     let alike = model.filter(|model| model.name == loaded.experiment.model.name);
-    Ok(alike.map_or(nothing, |model| model::inherited(model.options)))
+    Ok(alike.map_or(nothing, |model| model::inherited_options(model.options)))
 }
 
 /// Compares the weights to start from with the model, by the header of their file.
@@ -104,7 +104,7 @@ fn if_deleted(model: &ModelPlan) -> Option<ModelPlan> {
     Some(ModelPlan { pretrained: Some(weights), ..model.clone() })
 }
 
-pub(crate) fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {
+pub(crate) fn unfit_problem(loaded: &Loaded, unfit: model::PretrainedError) -> Problems {
     let problem = loaded.problem(unfit.key, unfit.what);
     match unfit.help {
         Some(help) => problem.help(help).into(),
@@ -149,16 +149,16 @@ fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, NotFound> {
 /// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
 fn of_folder(logs: &Path, path: &Path) -> Result<Option<TrainedCheckpoint>, NotFound> {
     let Some(word) = path.to_str() else { return Ok(None) };
-    let of_checkpoint = |opened: Opened| {
+    let of_checkpoint = |opened: OpenCheckpoint| {
         let run = opened.path.parent().and_then(|folder| run_of(folder, logs));
         let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
         TrainedCheckpoint::new(opened, run.as_ref())
     };
     // One that an earlier look has found may be deleted by now.
-    if let Some(opened) = checkpoint::held(path) {
+    if let Some(opened) = checkpoint::held_checkpoint(path) {
         let whole = || std::path::absolute(path);
         let path = path.canonicalize().or_else(|_| whole()).unwrap_or_else(|_| path.to_owned());
-        return Ok(Some(of_checkpoint(Opened { path, ..opened })));
+        return Ok(Some(of_checkpoint(OpenCheckpoint { path, ..opened })));
     }
     Ok(Some(match CheckpointRef::parse(word) {
         CheckpointRef::Checkpoint(path) => {

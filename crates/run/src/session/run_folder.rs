@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::config::{self, Experiment, Loaded};
 use crate::data::{self, Asked, Fingerprint};
 use crate::files::{self, RunLock};
@@ -162,7 +162,7 @@ fn pin_weights(folders: &RunFolders, plan: &Plan) -> Result<(), ErrorPage> {
     else {
         return Ok(());
     };
-    let is_planned = |opened: &Opened| opened.manifest.fingerprint() == planned.fingerprint;
+    let is_planned = |opened: &OpenCheckpoint| opened.manifest.fingerprint() == planned.fingerprint;
     if checkpoint::open(&pinned).is_ok_and(|kept| is_planned(&kept)) {
         return Ok(());
     }

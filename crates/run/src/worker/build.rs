@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
+use crate::checkpoint::{self, Destination, OpenCheckpoint, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{self, Asked, Dataset, Fingerprint, SampleWeights, Splits};
@@ -60,7 +60,7 @@ pub(crate) fn build_run(
         write_split(&splits, &folders.logs.join(SPLIT))?;
     }
     link.progress(0, Phase::Joining);
-    let mut passed_over = Vec::new();
+    let mut skipped = Vec::new();
     let images = rank.is_first().then_some(&splits.train);
     let pinned = Some(folders.checkpoints.join(checkpoint::PIN));
     let pinned = pinned.as_deref();
@@ -77,7 +77,7 @@ pub(crate) fn build_run(
             None
         };
         let restored = newest.map(|restored| {
-            passed_over = restored.passed_over;
+            skipped = restored.skipped;
             (restored.state, restored.optimizer_state)
         });
         if rank_plan.resume && is_far {
@@ -133,7 +133,7 @@ pub(crate) fn build_run(
             run.record(&Event::Warned { message })?;
         }
     }
-    for newer in passed_over {
+    for newer in skipped {
         let message = newer.words(run.engine.state().step);
         run.record(&Event::Warned { message })?;
     }
@@ -259,7 +259,7 @@ fn load_pretrained(
         kinds.models.load_pretrained(&plan.model, params)?;
         return Ok(());
     };
-    let is_planned = |opened: &Opened| {
+    let is_planned = |opened: &OpenCheckpoint| {
         planned.is_none_or(|planned| planned.fingerprint == opened.manifest.fingerprint())
     };
     let opened = match (checkpoint::open(path), pinned) {
@@ -340,7 +340,11 @@ pub struct Alone {
 }
 
 /// The engine of a checkpoint, or else of the weights that the plan starts from, in a world of one.
-pub fn alone(mut plan: Plan, opened: Option<&Opened>, kinds: &Kinds) -> Result<Alone, Error> {
+pub fn alone(
+    mut plan: Plan,
+    opened: Option<&OpenCheckpoint>,
+    kinds: &Kinds,
+) -> Result<Alone, Error> {
     // A driver that does not answer has no GPU for us.
     let gpus = ops::visible_gpus().and_then(Result::ok).unwrap_or_default();
     plan.distributed.become_alone(gpus.len());
@@ -361,7 +365,7 @@ pub fn alone(mut plan: Plan, opened: Option<&Opened>, kinds: &Kinds) -> Result<A
 /// `progress` is called with the batches of a part that are done, and with their number.
 pub fn evaluate(
     plan: &Plan,
-    opened: Option<&Opened>,
+    opened: Option<&OpenCheckpoint>,
     parts: &[Split],
     kinds: &Kinds,
     progress: &(dyn Fn(Split, usize, usize) + Sync),

@@ -6,8 +6,8 @@ use serde::Serialize;
 use crate::data::Dataset;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::metric::{
-    ERRORS, Errors, MetricState, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes,
-    of_targets,
+    ERRORS_STATE, Errors, MetricState, OUTCOMES_STATE, Outcome, SCORES_STATE, auroc,
+    average_precision, of_classes, of_targets,
 };
 use crate::plan::{Plan, TargetColumn};
 
@@ -87,7 +87,7 @@ impl Details {
         data: &dyn Dataset,
     ) -> Self {
         let names = &plan.data.classes;
-        let outcomes = engine.metric_state(found, OUTCOMES);
+        let outcomes = engine.metric_state(found, OUTCOMES_STATE);
         let name = |class: u32| names.get(class as usize).cloned().unwrap_or(class.to_string());
         let worst = found.worst.iter().map(|worst| WorstSample {
             sample: unquoted(&data.name(worst.sample as usize)),
@@ -98,11 +98,11 @@ impl Details {
         Self {
             split: split.name(),
             classes: outcomes.map_or(Vec::new(), |outcomes| {
-                by_class(names, &of_classes(outcomes), engine.metric_state(found, SCORES))
+                by_class(names, &of_classes(outcomes), engine.metric_state(found, SCORES_STATE))
             }),
             confusion: outcomes.map_or(Vec::new(), |outcomes| confusion(outcomes, names.len())),
             targets: engine
-                .metric_state(found, ERRORS)
+                .metric_state(found, ERRORS_STATE)
                 .map_or(Vec::new(), |kept| by_target(plan, kept)),
             worst: worst.collect(),
         }

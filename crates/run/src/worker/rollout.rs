@@ -218,7 +218,7 @@ pub(crate) fn success(
         if is_stopped() {
             candle_core::bail!("the run is asked to stop");
         }
-        engine.answer(inputs, draws)
+        engine.predict(inputs, draws)
     };
     preprocessor
         .roll_out(&mut episodes, key, &mut predict)

@@ -3,11 +3,11 @@
 
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::data;
 use crate::engine::{self, Components};
 use crate::kinds::Kinds;
-use crate::model::{Model, asked};
+use crate::model::{Model, predict};
 use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -36,7 +36,7 @@ pub struct Sampling {
 /// process alone.
 pub fn sample(
     plan: &Plan,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     kinds: &Kinds,
     prompt: &[u32],
     asked: &Sampling,
@@ -61,7 +61,7 @@ pub fn sample(
 }
 
 /// The model of the checkpoint, with averaged weights where the run kept some.
-fn restored(plan: &Plan, opened: &Opened, kinds: &Kinds) -> Result<Box<dyn Model>, Error> {
+fn restored(plan: &Plan, opened: &OpenCheckpoint, kinds: &Kinds) -> Result<Box<dyn Model>, Error> {
     let Components { model, params, .. } = kinds.components(plan, &Device::Cpu)?;
     let mut states = checkpoint::restore(opened, plan, &params)?;
     if opened.state.has_averages() {
@@ -70,7 +70,7 @@ fn restored(plan: &Plan, opened: &Opened, kinds: &Kinds) -> Result<Box<dyn Model
     Ok(model)
 }
 
-fn failed(opened: &Opened, source: candle_core::Error) -> engine::Error {
+fn failed(opened: &OpenCheckpoint, source: candle_core::Error) -> engine::Error {
     engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
 }
 
@@ -79,7 +79,7 @@ fn failed(opened: &Opened, source: candle_core::Error) -> engine::Error {
 /// its data.
 pub fn roll_out(
     plan: &Plan,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     kinds: &Kinds,
     episodes: usize,
     seed: u64,
@@ -98,7 +98,7 @@ pub fn roll_out(
         let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
         let pass = ForwardContext::eval(plan.precision);
         preprocessor
-            .roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
+            .roll_out(&mut all, key, &mut |inputs, draws| predict(&*model, inputs, draws, &pass))
             .map_err(|source| failed(opened, source))?;
         Ok(Some(all))
     })
@@ -108,7 +108,7 @@ pub fn roll_out(
 /// first; `None` if it is no policy.
 pub fn act(
     plan: &Plan,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     kinds: &Kinds,
     seen: Vec<Vec<f32>>,
     seed: u64,
@@ -120,7 +120,7 @@ pub fn act(
         let model = restored(plan, opened, kinds)?;
         let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
         let pass = ForwardContext::eval(plan.precision);
-        let mut predict = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
+        let mut predict = |inputs: &Tensor, draws: &[Key]| predict(&*model, inputs, draws, &pass);
         let actions = preprocessor
             .actions(&[numbers(seen)], &draws, &mut predict)
             .map_err(|source| failed(opened, source))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint::{self, OpenCheckpoint};
 use crate::collective::Collective;
 use crate::data::{Baseline, Dataset};
 use crate::engine::{self, Engine, Evaluation, Split, exchange};
@@ -112,7 +112,7 @@ fn solved(run: &mut RankRun) -> Result<Option<f64>, Error> {
 }
 
 /// The best checkpoint, if the run has seen one.
-fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, Error> {
+fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<OpenCheckpoint>, Error> {
     if engine.state().best.is_none() {
         return Ok(None);
     }
@@ -125,7 +125,7 @@ fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u
     let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
     let keeps = |index| engine.keeps(index);
     let optimizer_state = checkpoint::restore_part(&opened, plan, engine.params(), &keeps)?;
-    engine.adopt(&opened.state, optimizer_state)?;
+    engine.load_optimizer_state(&opened.state, optimizer_state)?;
     Ok(Some(opened.state.step))
 }
 
@@ -148,7 +148,7 @@ fn share_best(
     };
     engine.broadcast_parameters()?;
     engine.broadcast_buffers()?;
-    engine.adopt(&state, optimizer_state)?;
+    engine.load_optimizer_state(&state, optimizer_state)?;
     Ok(Some(state.step))
 }
 

@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Importance, Overdue};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{self, Clock, Evaluation, LeftToDo, Split, StepReport};
+use crate::engine::{self, Clock, Evaluation, PendingEvaluation, Split, StepReport};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -184,8 +184,11 @@ fn after_step(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, 
         run.record(&Event::Warned { message })?;
     }
     record_step(run, report, &boundary)?;
-    let left =
-        LeftToDo { lr: report.lr, has_accuracy: report.accuracy.is_some(), epoch_is_closed: false };
+    let left = PendingEvaluation {
+        lr: report.lr,
+        has_accuracy: report.accuracy.is_some(),
+        epoch_is_closed: false,
+    };
     settle(run, &boundary, left, report.stop_request)
 }
 
@@ -194,7 +197,7 @@ fn after_step(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, 
 fn settle(
     run: &mut RankRun,
     boundary: &StepBoundary,
-    mut left: LeftToDo,
+    mut left: PendingEvaluation,
     mut asked: Option<Stop>,
 ) -> Result<Option<Ending>, Error> {
     let mut is_best = false;
@@ -263,7 +266,7 @@ fn settle(
 }
 
 /// Saves the state before an evaluation that was broken off, and leaves.
-fn leave_to_do(run: &mut RankRun, left: LeftToDo, stop: Stop) -> Result<Ending, Error> {
+fn leave_to_do(run: &mut RankRun, left: PendingEvaluation, stop: Stop) -> Result<Ending, Error> {
     let ending = Ending::Left(stop);
     if ending.saves() {
         say_unwatched(run, Some(stop))?;
@@ -424,7 +427,11 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     metrics
 }
 
-fn close_epoch(run: &mut RankRun, last: LeftToDo, boundary: &StepBoundary) -> Result<(), Error> {
+fn close_epoch(
+    run: &mut RankRun,
+    last: PendingEvaluation,
+    boundary: &StepBoundary,
+) -> Result<(), Error> {
     let steps_before = (boundary.epoch - 1) * run.plan.length.steps_per_epoch;
     let seconds = run.epoch_clock.seconds();
     let state = run.engine.state_mut();
@@ -485,7 +492,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     if run.plan.length.time.is_some() {
         run.engine.state_mut().seconds = Some(run.spent().as_secs_f64());
     }
-    run.engine.bring_home()?;
+    run.engine.copy_optimizer_state_to_host()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
     let overdue = writer.overdue();
     run.engine.release_optimizer_state();

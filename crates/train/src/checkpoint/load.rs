@@ -38,13 +38,13 @@ pub struct CheckpointFolder {
 /// A checkpoint whose manifest and progress were read and checked. Its tensors are still on disk,
 /// and can be read even if its run deletes it meanwhile.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenCheckpoint {
     pub path: PathBuf,
     pub manifest: Manifest,
     /// Progress.
     pub state: TrainState,
     /// Newer checkpoints that are damaged, newest first, where this one is the newest intact one.
-    pub passed_over: Vec<SkippedCheckpoint>,
+    pub skipped: Vec<SkippedCheckpoint>,
     pub files: Arc<OpenFiles>,
 }
 
@@ -56,7 +56,7 @@ pub struct SkippedCheckpoint {
     pub damage: String,
 }
 
-impl Opened {
+impl OpenCheckpoint {
     /// The weights by the name that the system gives to what this process has open, which is there
     /// also when the checkpoint is deleted.
     pub fn open_weights(&self) -> Option<PathBuf> {
@@ -82,7 +82,7 @@ pub struct Restored {
     /// The optimizer's state, in registration order.
     pub optimizer_state: Vec<ParameterState>,
     /// Newer checkpoints that are damaged, newest first.
-    pub passed_over: Vec<SkippedCheckpoint>,
+    pub skipped: Vec<SkippedCheckpoint>,
 }
 
 /// Returns all checkpoints of `folder`, oldest first. Where a copy of the run has folders instead
@@ -119,7 +119,7 @@ pub fn all(folder: &Path) -> Result<Vec<CheckpointFolder>, Error> {
 
 /// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was
 /// evaluated.
-pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
+pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<OpenCheckpoint>, Error> {
     if plan.keep_best == 0 {
         return Ok(None);
     }
@@ -144,14 +144,14 @@ fn retry_while_rotated<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<
 }
 
 /// The best checkpoint of `folder`, or the newest where there is no best one.
-pub fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Error> {
+pub fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<OpenCheckpoint, Error> {
     best(folder, plan)?.map_or_else(|| newest(folder), Ok)
 }
 
 /// The newest checkpoint of `folder` of which every byte is what was written.
-pub fn newest(folder: &Path) -> Result<Opened, Error> {
-    let (opened, passed_over) = newest_readable(folder, verify)?;
-    Ok(Opened { passed_over, ..opened })
+pub fn newest(folder: &Path) -> Result<OpenCheckpoint, Error> {
+    let (opened, skipped) = newest_readable(folder, verify)?;
+    Ok(OpenCheckpoint { skipped, ..opened })
 }
 
 /// The newest checkpoint beside a damaged one of which every byte is what was written.
@@ -187,7 +187,7 @@ pub fn restore_newest_part(
     if all(folder)?.is_empty() {
         return Ok(None);
     }
-    let ((mut state, optimizer_state), passed_over) = newest_readable(folder, |path| {
+    let ((mut state, optimizer_state), skipped) = newest_readable(folder, |path| {
         let opened = open(path)?;
         let optimizer_state = restore_part(&opened, plan, params, keeps)?;
         Ok((opened.state, optimizer_state))
@@ -195,7 +195,7 @@ pub fn restore_newest_part(
     if state.forget_other_metrics(plan) {
         state.best = best_until(folder, &plan.checkpoint, state.step)?;
     }
-    Ok(Some(Restored { state, optimizer_state, passed_over }))
+    Ok(Some(Restored { state, optimizer_state, skipped }))
 }
 
 /// Returns the best of the checkpoints of `folder` up to `step`, by their manifests.
@@ -229,25 +229,24 @@ fn newest_readable<T>(
     mut read: impl FnMut(&Path) -> Result<T, Error>,
 ) -> Result<(T, Vec<SkippedCheckpoint>), Error> {
     retry_while_rotated(|| {
-        let mut passed_over = Vec::new();
+        let mut skipped = Vec::new();
         for found in all(folder)?.into_iter().rev() {
             match read(&found.path) {
-                Ok(value) => return Ok((value, passed_over)),
+                Ok(value) => return Ok((value, skipped)),
                 Err(error) if error.is_damage() => {
-                    passed_over
-                        .push(SkippedCheckpoint { step: found.step, damage: error.to_string() });
+                    skipped.push(SkippedCheckpoint { step: found.step, damage: error.to_string() });
                 }
                 Err(error) => return Err(error),
             }
         }
-        let damaged = passed_over.into_iter().map(|found| found.damage).collect();
+        let damaged = skipped.into_iter().map(|found| found.damage).collect();
         Err(Error::NoneUsable { folder: folder.to_owned(), damaged })
     })
 }
 
 /// The checkpoint in the folder `path`.
-pub fn open(path: &Path) -> Result<Opened, Error> {
-    if let Some(held) = held(path) {
+pub fn open(path: &Path) -> Result<OpenCheckpoint, Error> {
+    if let Some(held) = held_checkpoint(path) {
         return Ok(held);
     }
     // The run may delete the folder, and make it again, at any moment.
@@ -260,7 +259,7 @@ pub fn open(path: &Path) -> Result<Opened, Error> {
     opened
 }
 
-fn open_now(path: &Path) -> Result<Opened, Error> {
+fn open_now(path: &Path) -> Result<OpenCheckpoint, Error> {
     let damaged = Error::damaged(path);
     let manifest = manifest::read(path).map_err(&damaged)?;
     let files = OpenFiles::open(path, &manifest);
@@ -269,24 +268,24 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
         .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
     let path = path.to_owned();
     let files = Arc::new(files);
-    Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
+    Ok(OpenCheckpoint { path, manifest, state, skipped: Vec::new(), files })
 }
 
 /// Opens a checkpoint as [`open`], and checks every byte.
-pub fn verify(path: &Path) -> Result<Opened, Error> {
+pub fn verify(path: &Path) -> Result<OpenCheckpoint, Error> {
     let opened = open(path)?;
     opened.files.verify(&opened.manifest).map_err(Error::damaged(path))?;
     Ok(opened)
 }
 
 /// The weights and buffers as the bytes of a safetensors file, checked.
-pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
+pub fn model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
     read_checked(&opened.files, MODEL, &opened.manifest).map_err(Error::damaged(&opened.path))
 }
 
 /// The average of the weights that the checkpoint holds, if that is complete: `ema`, `swa` or
 /// `lookahead`.
-pub fn average(opened: &Opened) -> Option<&'static str> {
+pub fn average(opened: &OpenCheckpoint) -> Option<&'static str> {
     let file = opened.manifest.files.get(OPTIMIZER);
     let is_kept = |average: &&str| {
         let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
@@ -297,7 +296,7 @@ pub fn average(opened: &Opened) -> Option<&'static str> {
 
 /// Returns the bytes of [`model`], with the weights replaced by their averages where the run kept
 /// some that are complete.
-pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
+pub fn averaged_model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
     let state = read_checked(&opened.files, OPTIMIZER, &opened.manifest)
@@ -333,7 +332,7 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
 /// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
 /// experiment's. The parameters then have no meaning.
 pub fn restore(
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     plan: &Plan,
     params: &Params,
 ) -> Result<Vec<ParameterState>, Error> {
@@ -343,7 +342,7 @@ pub fn restore(
 /// Restores as [`restore`], with the optimizer's state of only those parameters for which `keeps`
 /// is true: that of others is not read, and empty.
 pub fn restore_part(
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     plan: &Plan,
     params: &Params,
     keeps: &dyn Fn(usize) -> bool,
@@ -401,24 +400,24 @@ pub(crate) fn misfit(path: &Path, why: String) -> Error {
 pub const PIN: &str = "pretrained";
 
 /// Checkpoints that this process keeps open.
-static HELD: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static HELD: Mutex<Vec<OpenCheckpoint>> = Mutex::new(Vec::new());
 
 /// Keeps a checkpoint open to the end of this process, so that it can be opened again by its path
 /// also when it is deleted.
-pub fn hold(opened: &Opened) {
-    if held(&opened.path).is_none() {
+pub fn hold_checkpoint(opened: &OpenCheckpoint) {
+    if held_checkpoint(&opened.path).is_none() {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).push(opened.clone());
     }
 }
 
 /// Returns the checkpoint of this path, if it is kept open.
-pub fn held(path: &Path) -> Option<Opened> {
+pub fn held_checkpoint(path: &Path) -> Option<OpenCheckpoint> {
     let all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     all.iter().find(|opened| opened.path == path).cloned()
 }
 
 /// Makes `folder` the same checkpoint, which takes no space where the file system has hard links.
-pub fn pin(opened: &Opened, folder: &Path) -> Result<(), Error> {
+pub fn pin(opened: &OpenCheckpoint, folder: &Path) -> Result<(), Error> {
     files::write_folder_atomic(folder, |temporary| {
         for name in FILES.into_iter().chain([manifest::MANIFEST]) {
             let file = opened.files.get(name).map_err(Error::damaged(&opened.path))?;

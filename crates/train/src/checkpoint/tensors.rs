@@ -12,7 +12,7 @@ use safetensors::tensor::Metadata;
 
 use crate::checkpoint::Error;
 use crate::checkpoint::entries::{Entry, Target};
-use crate::checkpoint::load::{Opened, entry, misfit};
+use crate::checkpoint::load::{OpenCheckpoint, entry, misfit};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::checkpoint::manifest::HEADER;
 use crate::checkpoint::manifest::{Damage, FileEntry, Part};
@@ -35,7 +35,7 @@ pub struct Tensor {
 }
 
 /// The tensors of the file `name`, in their order. Their values are not read.
-pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
+pub fn tensors(opened: &OpenCheckpoint, name: &str) -> Result<Vec<Tensor>, Error> {
     let file = TensorFile::of(opened, name).map_err(Error::damaged(&opened.path))?;
     let names = file.header.offset_keys().into_iter();
     let tensor = |name: String| {
@@ -58,7 +58,7 @@ struct TensorFile<'a> {
 
 /// Fills `tensors` from the file `name`, on all cores of this rank.
 pub(crate) fn read_tensors<V: Target>(
-    opened: &Opened,
+    opened: &OpenCheckpoint,
     name: &str,
     tensors: Vec<Entry<V>>,
 ) -> Result<(), Error> {
@@ -72,7 +72,7 @@ pub(crate) fn read_tensors<V: Target>(
 }
 
 impl<'a> TensorFile<'a> {
-    fn of(opened: &'a Opened, name: &'a str) -> Result<Self, Damage> {
+    fn of(opened: &'a OpenCheckpoint, name: &'a str) -> Result<Self, Damage> {
         Self::new(name, opened.files.get(name)?, entry(&opened.manifest, name)?)
     }
 

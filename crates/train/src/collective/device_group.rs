@@ -12,7 +12,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use crate::collective::{
-    Call, Collective, DeviceExchange, Error, GradientBuffer, Missing, OnGpu, Op,
+    Call, Collective, DeviceExchange, Error, GradientBuffer, MissingRank, OnGpu, Op,
 };
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -42,7 +42,7 @@ pub(super) struct LateRanks {
     /// The number of the wait, from 1.
     pub(super) wait: u64,
     /// Each with the number of its last one.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingRank>,
 }
 
 /// One rank's part of the library's group.

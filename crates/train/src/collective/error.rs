@@ -9,7 +9,7 @@ use crate::user_error::{ExitCode, UserError};
 
 /// A rank that did not join a call in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingRank {
     pub rank: Rank,
     /// The last call that it has begun.
     pub begun: u64,
@@ -24,7 +24,7 @@ pub enum Error {
         /// The call in which this rank waits.
         call: Call,
         /// The ranks that it waits for.
-        missing: Vec<Missing>,
+        missing: Vec<MissingRank>,
         /// Time that this rank waited.
         waited: Duration,
     },
@@ -81,7 +81,7 @@ pub enum Error {
 
 impl Error {
     /// The ranks that did not join the call in time.
-    pub fn missing(&self) -> &[Missing] {
+    pub fn missing(&self) -> &[MissingRank] {
         match self {
             Self::Timeout { missing, .. } => missing,
             _ => &[],
@@ -124,7 +124,7 @@ fn ended(by: Rank, reason: &str) -> String {
     format!("rank {by} ended the group: {reason}")
 }
 
-fn list(missing: &[Missing]) -> String {
+fn list(missing: &[MissingRank]) -> String {
     if missing.is_empty() {
         return "data of other ranks".to_owned();
     }

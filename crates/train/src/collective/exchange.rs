@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 
 use crate::collective::links::{Exchange, Links, Message};
 use crate::collective::message::{Incoming, Outgoing, Sealer, Target};
-use crate::collective::{Call, Error, Missing};
+use crate::collective::{Call, Error, MissingRank};
 use crate::transport::record::{RecordKey, SessionKeys};
 use crate::transport::{Peer, Waker};
 use crate::units::Rank;
@@ -221,12 +221,12 @@ fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(
 }
 
 /// The ranks whose transfers are not done; if some have sent nothing at all, only those.
-fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
+fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<MissingRank> {
     let silent: Vec<&Transfer<'_>> =
         transfers.iter().filter(|transfer| transfer.is_silent()).collect();
     let missing = |transfer: &Transfer<'_>| {
         let begun = if transfer.is_silent() { call.seq - 1 } else { call.seq };
-        Missing { rank: transfer.connection.rank, begun }
+        MissingRank { rank: transfer.connection.rank, begun }
     };
     if silent.is_empty() {
         transfers.iter().filter(|transfer| !transfer.is_done()).map(missing).collect()

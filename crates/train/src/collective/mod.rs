@@ -44,7 +44,7 @@ pub use backends::{
 };
 pub use call::{Call, Op};
 pub use compressed::compressed;
-pub use error::{Error, Missing};
+pub use error::{Error, MissingRank};
 pub use gradient_buffer::{Elements, GradientBuffer};
 pub use group::{Collective, alone};
 #[cfg(any(feature = "cuda", test))]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[cfg(any(feature = "cuda", test))]
-use crate::collective::Missing;
+use crate::collective::MissingRank;
 use crate::collective::call::lengths_tag;
 #[cfg(any(feature = "cuda", test))]
 use crate::collective::device_group::{Control, LateRanks};
@@ -231,7 +231,8 @@ impl Control for Shm {
         let waits = |rank| shm_barrier::waits(&self.mapping, rank);
         let mine = waits(self.rank);
         let behind = (0..self.world.get()).map(Rank).filter(|rank| waits(*rank) < mine);
-        let named = |rank: Rank| Missing { rank: Rank(self.first.0 + rank.0), begun: waits(rank) };
+        let named =
+            |rank: Rank| MissingRank { rank: Rank(self.first.0 + rank.0), begun: waits(rank) };
         Some(LateRanks { wait: mine, missing: behind.map(named).collect() })
     }
 }

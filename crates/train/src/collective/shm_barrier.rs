@@ -24,7 +24,7 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use crate::collective::shared_mapping::Mapping;
-use crate::collective::{Call, Error, Missing, Op};
+use crate::collective::{Call, Error, MissingRank, Op};
 use crate::plan::shm_layout::MAX_RANKS;
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -247,14 +247,16 @@ impl ShmBarrier {
     }
 
     /// The ranks that have arrived less often than this one.
-    fn missing(&self) -> Vec<Missing> {
+    fn missing(&self) -> Vec<MissingRank> {
         let is_here = |rank: &Rank| {
             let theirs = self.mapping.word(arrived(*rank)).load(SeqCst);
             // One more than ours is possible: the barrier is complete and they are at the next one.
             theirs.wrapping_sub(self.arrivals) & COUNT <= 1
         };
         let missing = (0..self.world.get()).map(Rank).filter(|rank| !is_here(rank));
-        missing.map(|rank| Missing { rank: self.named(rank), begun: self.begun(rank) }).collect()
+        missing
+            .map(|rank| MissingRank { rank: self.named(rank), begun: self.begun(rank) })
+            .collect()
     }
 
     /// Number of the last call that `rank` has begun.

@@ -70,7 +70,7 @@ impl Engine {
 
     /// Adopts the optimizer state and the averages of other parameters, which belong to the train
     /// state `of`.
-    pub fn adopt(
+    pub fn load_optimizer_state(
         &mut self,
         of: &TrainState,
         optimizer_state: Vec<ParameterState>,
@@ -78,7 +78,7 @@ impl Engine {
         let step = self.state.step;
         self.state.swa = of.swa;
         let taken = self.reducer.take_over(&optimizer_state);
-        (self.optimizer_state, self.home) = (optimizer_state, Some(step));
+        (self.optimizer_state, self.host_state_step) = (optimizer_state, Some(step));
         self.release_optimizer_state();
         taken.map_err(Error::tensor("taking over", step))
     }
@@ -91,7 +91,7 @@ impl Engine {
         let Some(plan) = self.plan.lookahead.filter(|plan| plan.is_due(step)) else {
             return Ok(());
         };
-        self.bring_home()?;
+        self.copy_optimizer_state_to_host()?;
         let met = self.meet_averages(share(&plan, step, last) as f32);
         met.map_err(Error::tensor("lookahead", step))
     }

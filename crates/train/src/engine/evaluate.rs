@@ -16,7 +16,7 @@ use crate::engine::{Engine, Error};
 use crate::event::{Phase, Stop};
 use crate::loss::{counted, counted_samples};
 use crate::metric::{self, MetricState};
-use crate::model::{Comparison, asked};
+use crate::model::{Comparison, predict};
 use crate::nn::ForwardContext;
 use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
 use crate::rng::Key;
@@ -51,7 +51,7 @@ pub struct Evaluation {
     pub(crate) states: Vec<MetricState>,
     /// The samples of this rank that the model is most wrong about, the worst first, if they were
     /// asked for.
-    pub worst: Vec<Worst>,
+    pub worst: Vec<MisjudgedSample>,
     /// Samples that were evaluated, each once.
     pub samples: u64,
     /// Samples that cannot be read.
@@ -71,7 +71,7 @@ struct RankResults {
 
 /// A sample that the model is wrong about.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Worst {
+pub struct MisjudgedSample {
     /// Index in its split.
     pub sample: u32,
     pub loss: f64,
@@ -216,12 +216,12 @@ impl Engine {
 
     /// Returns the model's answers to `inputs` in the CPU's memory, by the averaged parameters
     /// where there are averages. Each sample draws from its key.
-    pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
+    pub fn predict(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
         // A simulation asks thousands of times.
         (self.observer)(self.state.step, Phase::Evaluating);
         let pass = self.context();
         let inputs = self.inputs_on_device(inputs)?;
-        self.averaged(|engine| asked(&*engine.model, &inputs, draws, &pass))?
+        self.averaged(|engine| predict(&*engine.model, &inputs, draws, &pass))?
     }
 
     /// Returns the context for the layers in an evaluation.
@@ -236,7 +236,7 @@ impl Engine {
         let is_due = split == Split::Test
             || state.evaluations.is_multiple_of(self.plan.sample_every.max(1))
             || state.step >= self.plan.length.total_steps;
-        if self.model.samples() && !is_due {
+        if self.model.samples_in_steps() && !is_due {
             EvaluationScope::LossOnly
         } else {
             EvaluationScope::All
@@ -315,7 +315,7 @@ impl Engine {
         if self.plan.test_time_augmentation.is_some() {
             return Ok(None);
         }
-        self.model.answer(inputs, draws, pass)
+        self.model.predict(inputs, draws, pass)
     }
 
     /// Each sample by itself, if the worst ones are asked for.
@@ -323,7 +323,7 @@ impl Engine {
         &self,
         samples: &[u32],
         Comparison { outputs, targets }: &Comparison,
-    ) -> candle_core::Result<Vec<Worst>> {
+    ) -> candle_core::Result<Vec<MisjudgedSample>> {
         if self.most_worst == 0 || outputs.dim(0)? != samples.len() {
             return Ok(Vec::new());
         }
@@ -333,7 +333,7 @@ impl Engine {
             let target = targets.narrow(0, at, 1)?;
             let loss = f64::from(scalar(&self.loss.measured(&output, &target)?)?);
             let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
-            Ok(Worst { sample, loss, classes: classes.flatten() })
+            Ok(MisjudgedSample { sample, loss, classes: classes.flatten() })
         };
         samples.iter().enumerate().map(one).collect()
     }
@@ -401,16 +401,16 @@ impl Engine {
     }
 
     /// Runs `work` with the weights that are evaluated: the averages, where they are complete.
-    pub fn with_evaluated<T>(&mut self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
+    pub fn with_evaluated_weights<T>(&mut self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let step = self.state.step;
         self.averaged(|engine| work(engine)).map_err(Error::tensor("prediction", step))
     }
 
     /// The answer to each sample of `batch`, its numbers one after the other, with the weights at
     /// hand; as evaluations compare it.
-    pub fn answers_to(&self, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
+    pub fn predict_batch(&self, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
         self.predicting(|| {
-            let answers = self.predict(batch)?;
+            let answers = self.batch_outputs(batch)?;
             let answers = answers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
             answers.flatten_from(1)?.to_vec2()
         })
@@ -419,7 +419,7 @@ impl Engine {
     /// The mean loss of each sample of `batch`, a text, and how many tokens it is the mean of.
     pub fn token_losses(&self, batch: &Batch) -> Result<Vec<(f64, u64)>, Error> {
         self.predicting(|| {
-            let outputs = self.predict(batch)?;
+            let outputs = self.batch_outputs(batch)?;
             let one = |at| {
                 let output = outputs.narrow(0, at, 1)?;
                 let target = batch.targets.narrow(0, at, 1)?;
@@ -433,10 +433,10 @@ impl Engine {
         })
     }
 
-    fn predict(&self, batch: &Batch) -> candle_core::Result<Tensor> {
+    fn batch_outputs(&self, batch: &Batch) -> candle_core::Result<Tensor> {
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let DeviceBatch { inputs, .. } = self.batch_on_device(batch)?;
-        asked(&*self.model, &inputs, &draws, &self.context())
+        predict(&*self.model, &inputs, &draws, &self.context())
     }
 
     fn predicting<T>(&self, work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, Error> {
@@ -498,11 +498,11 @@ struct BatchResults {
     report: PassReport,
     states: Vec<MetricState>,
     /// Each of its samples, if the worst ones are asked for.
-    worst: Vec<Worst>,
+    worst: Vec<MisjudgedSample>,
 }
 
 /// Keeps the `most` samples with the largest losses, the first of equal ones.
-fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
+fn add_worst(worst: &mut Vec<MisjudgedSample>, more: Vec<MisjudgedSample>, most: usize) {
     worst.extend(more);
     worst.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.sample.cmp(&b.sample)));
     worst.truncate(most);

@@ -39,12 +39,12 @@ pub use averaging::swap_averages;
 pub use batch_to_device::DeviceTensors;
 pub use early_stopping::EarlyStopping;
 pub use error::Error;
-pub use evaluate::{Evaluation, Split, Worst};
+pub use evaluate::{Evaluation, MisjudgedSample, Split};
 pub use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
 pub use rank_stats::Clock;
 pub use scaler::Scaler;
-pub use state::{EpochSums, LeftToDo, SwaState, TrainState, is_better};
+pub use state::{EpochSums, PendingEvaluation, SwaState, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
 pub use vote::exchange;
 
@@ -94,7 +94,7 @@ pub struct Engine {
     observer: Observer,
     compared: LastCompared,
     /// The step after which the optimizer's state was copied to the CPU's memory.
-    home: Option<u64>,
+    host_state_step: Option<u64>,
     /// Rank 0's, in a group.
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
@@ -184,17 +184,17 @@ impl Engine {
 
     /// Copies the optimizer's state to the CPU's memory, if it is elsewhere:
     /// [`Engine::optimizer_state`] is true from then until the next step.
-    pub fn bring_home(&mut self) -> Result<(), Error> {
+    pub fn copy_optimizer_state_to_host(&mut self) -> Result<(), Error> {
         let step = self.state.step;
-        if self.home != Some(step) {
-            let home = self.reducer.bring_home(&mut self.optimizer_state);
+        if self.host_state_step != Some(step) {
+            let home = self.reducer.copy_optimizer_state_to_host(&mut self.optimizer_state);
             home.map_err(Error::tensor("saving", step))?;
-            self.home = Some(step);
+            self.host_state_step = Some(step);
         }
         Ok(())
     }
 
-    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`]
+    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::copy_optimizer_state_to_host`]
     /// found it. Where it is divided among ranks, only this rank's parameters have one, unless
     /// [`Engine::gather_optimizer_state`] brought the others.
     pub fn optimizer_state(&self) -> &[ParameterState] {

@@ -235,7 +235,7 @@ impl Engine {
         if trained == self.trained {
             return Ok(());
         }
-        self.bring_home()?;
+        self.copy_optimizer_state_to_host()?;
         let keeps: Vec<bool> = (0..trained.len()).map(|index| self.keeps(index)).collect();
         let plan = &self.plan.optimizer;
         let params = self.params.parameters().iter().enumerate().zip(&mut self.optimizer_state);

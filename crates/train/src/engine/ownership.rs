@@ -194,7 +194,7 @@ impl Engine {
     /// rank must call it; without sharding nothing happens.
     pub fn gather_optimizer_state(&mut self, on: Range<u32>) -> Result<(), Error> {
         let Some(ownership) = self.ownership.clone() else { return Ok(()) };
-        self.bring_home()?;
+        self.copy_optimizer_state_to_host()?;
         let params = self.params.parameters().iter().enumerate();
         let planned: Vec<Vec<usize>> = params
             .map(|(index, param)| self.planned_state(index, param).map(|(_, n)| n).collect())

@@ -98,7 +98,7 @@ impl Engine {
         }
         let step = self.state.step;
         if parts.contains(&SharedState::OptimizerState) {
-            self.bring_home()?;
+            self.copy_optimizer_state_to_host()?;
         }
         let collective = self.collective.clone();
         let all = self.timed(

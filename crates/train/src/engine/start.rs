@@ -82,7 +82,7 @@ impl Engine {
             observer,
             trained: Vec::new(),
             compared: LastCompared::default(),
-            home: None,
+            host_state_step: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
             stats: StatsClock::start(),

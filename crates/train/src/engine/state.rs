@@ -49,12 +49,12 @@ pub struct TrainState {
     pub seconds: Option<f64>,
     /// Work that is left after the last step, before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left: Option<LeftToDo>,
+    pub left: Option<PendingEvaluation>,
 }
 
 /// Work that is left after a step whose evaluation was broken off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LeftToDo {
+pub struct PendingEvaluation {
     /// Learning rate of the step.
     pub lr: f64,
     /// True if the loss of the step compares classes.

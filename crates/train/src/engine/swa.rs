@@ -35,7 +35,7 @@ impl Engine {
         // More steps were asked for than there were when it was complete.
         swa.is_complete = false;
         if plan.is_due(step, self.plan.length.steps_per_epoch) {
-            self.bring_home()?;
+            self.copy_optimizer_state_to_host()?;
             swa.averaged += 1;
             let moved = self.join_average(share(swa.averaged) as f32);
             moved.map_err(Error::tensor("averaged", step))?;
@@ -95,7 +95,7 @@ impl Engine {
             });
             measured.map_err(failed)??;
             // The optimizer's state has changed where it is.
-            self.home = None;
+            self.host_state_step = None;
         }
         if let Some(swa) = &mut self.state.swa {
             swa.is_complete = true;

@@ -32,10 +32,10 @@ impl Loss for BceWithLogits {
         true
     }
 
-    fn decided(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
+    fn options_from_data(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
         let key = "pos_weight";
         if self.pos_weight != Some(ClassWeights::Balanced) || data.class_counts.is_empty() {
-            return ClassWeights::decided(self.pos_weight.as_ref(), key, data);
+            return ClassWeights::resolved(self.pos_weight.as_ref(), key, data);
         }
         let weight = |&with: &u64| match with {
             0 => 1.0,
@@ -124,8 +124,11 @@ mod tests {
     fn balanced_weights_are_absent_over_present() {
         let data = crate::plan::DataFacts { class_counts: vec![5, 2, 0], ..three_classes() };
         let loss = BceWithLogits { pos_weight: Some(ClassWeights::Balanced) };
-        assert_eq!(loss.decided(&data).unwrap()["pos_weight"], serde_json::json!([1.0, 4.0, 1.0]));
-        let refused = loss.decided(&three_classes()).unwrap_err();
+        assert_eq!(
+            loss.options_from_data(&data).unwrap()["pos_weight"],
+            serde_json::json!([1.0, 4.0, 1.0])
+        );
+        let refused = loss.options_from_data(&three_classes()).unwrap_err();
         assert!(refused.what.contains("does not count its classes"), "{}", refused.what);
     }
 }

@@ -27,7 +27,7 @@ pub enum ClassWeights {
 
 impl ClassWeights {
     /// The option `key` with the weights in numbers.
-    pub(super) fn decided(
+    pub(super) fn resolved(
         weights: Option<&Self>,
         key: &'static str,
         data: &DataFacts,
@@ -181,7 +181,7 @@ mod tests {
         // compute_class_weight("balanced", classes=[0, 1, 2], y=[0] * 6 + [1] * 3 + [2])
         let counts = vec![6, 3, 1];
         let data = DataFacts { class_counts: counts, ..crate::loss::testing::three_classes() };
-        let options = ClassWeights::decided(Some(&ClassWeights::Balanced), "w", &data).unwrap();
+        let options = ClassWeights::resolved(Some(&ClassWeights::Balanced), "w", &data).unwrap();
         let weights: Vec<f64> = serde_json::from_value(options["w"].clone()).unwrap();
         let expected = [10.0 / 18.0, 10.0 / 9.0, 10.0 / 3.0];
         assert!(weights.iter().zip(expected).all(|(found, wanted)| (found - wanted).abs() < 1e-15));
@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn weights_that_no_class_has_are_refused() {
         let data = crate::loss::testing::three_classes();
-        let refused = |weights| ClassWeights::decided(Some(&weights), "w", &data).unwrap_err().what;
+        let refused =
+            |weights| ClassWeights::resolved(Some(&weights), "w", &data).unwrap_err().what;
         let two = ClassWeights::Each(vec![1.0, 2.0]);
         assert_eq!(refused(two), "has 2 weights, but the data has 3 classes");
         assert!(refused(ClassWeights::Balanced).starts_with("cannot be balanced"));

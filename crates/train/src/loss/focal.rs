@@ -45,8 +45,8 @@ impl Loss for Focal {
         true
     }
 
-    fn decided(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
-        ClassWeights::decided(self.class_weights.as_ref(), "class_weights", data)
+    fn options_from_data(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
+        ClassWeights::resolved(self.class_weights.as_ref(), "class_weights", data)
     }
 
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {

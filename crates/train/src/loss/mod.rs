@@ -44,7 +44,7 @@ pub trait Loss: Debug + Send + Sync {
     fn targets(&self) -> Targets;
 
     /// Options computed from the data, such as weights that balance its classes.
-    fn decided(&self, _data: &DataFacts) -> std::result::Result<Options, Unfit> {
+    fn options_from_data(&self, _data: &DataFacts) -> std::result::Result<Options, Unfit> {
         Ok(Options::new())
     }
 

@@ -8,8 +8,8 @@ use crate::metric::{Metric, MetricState, needs_numbers, needs_scaled};
 use crate::ops::{score_mae, score_mse};
 use crate::plan::{Measurable, Mode};
 
-/// [`Metric::keeps`] of the metrics computed from [`Errors`].
-pub const ERRORS: &str = "errors";
+/// [`Metric::state_name`] of the metrics computed from [`Errors`].
+pub const ERRORS_STATE: &str = "errors";
 
 /// Sums for each column of a target.
 const SUMS: usize = 4;
@@ -77,8 +77,8 @@ impl Metric for ErrorScore {
         false
     }
 
-    fn keeps(&self) -> &'static str {
-        ERRORS
+    fn state_name(&self) -> &'static str {
+        ERRORS_STATE
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
@@ -223,8 +223,8 @@ impl Metric for Rmse {
         false
     }
 
-    fn keeps(&self) -> &'static str {
-        Mse.keeps()
+    fn state_name(&self) -> &'static str {
+        Mse.state_name()
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::errors::{ERRORS, measure, of_targets};
+use crate::metric::errors::{ERRORS_STATE, measure, of_targets};
 use crate::metric::{Metric, MetricState, needs_numbers};
 use crate::plan::{Measurable, Mode};
 
@@ -38,8 +38,8 @@ impl Metric for Mase {
         false
     }
 
-    fn keeps(&self) -> &'static str {
-        ERRORS
+    fn state_name(&self) -> &'static str {
+        ERRORS_STATE
     }
 
     fn of_series(&self, naive: &[f64]) -> Option<Arc<dyn Metric>> {
@@ -62,7 +62,7 @@ impl Metric for Mase {
 
 /// A warning if a forecast is worse than one without a model, by the metrics of `split`: `val` or
 /// `test`.
-pub fn worse_than_naive(split: &str, metrics: &BTreeMap<String, f64>) -> Option<String> {
+pub fn naive_forecast_warning(split: &str, metrics: &BTreeMap<String, f64>) -> Option<String> {
     let of = |name: &str| metrics.get(&format!("{split}/{name}")).copied();
     let baselines =
         [("seasonal_naive", "repeating the last season"), ("naive", "repeating the last value")];
@@ -113,7 +113,7 @@ mod tests {
     fn a_forecast_worse_than_a_naive_one_is_named() {
         let named = |metrics: &[(&str, f64)]| {
             let metrics = metrics.iter().map(|(name, value)| (format!("val/{name}"), *value));
-            worse_than_naive("val", &metrics.collect())
+            naive_forecast_warning("val", &metrics.collect())
         };
         let naive = [("naive_mae", 0.5), ("naive_mse", 0.4), ("seasonal_naive_mae", 0.3)];
         let with = |mae, mse| [&naive[..], &[("mae", mae), ("mse", mse)]].concat();

@@ -32,13 +32,13 @@ use crate::config::MetricSpec;
 use crate::plan::{Measurable, MetricFacts, Mode, Targets};
 pub use accuracy::{Accuracy, ExactMatch, TopAccuracy};
 pub use errors::{
-    ERRORS, ErrorScore, Errors, MAE_UNSCALED, Mae, Mse, R2, RMSE_UNSCALED, Rmse, of_targets,
+    ERRORS_STATE, ErrorScore, Errors, MAE_UNSCALED, Mae, Mse, R2, RMSE_UNSCALED, Rmse, of_targets,
 };
-pub use mase::{Mase, worse_than_naive};
+pub use mase::{Mase, naive_forecast_warning};
 pub use metric_state::{MetricState, Scores};
-pub use outcomes::{Average, ClassScore, OUTCOMES, Outcome, of_classes, one_answer};
+pub use outcomes::{Average, ClassScore, OUTCOMES_STATE, Outcome, of_classes, one_answer};
 pub use perplexity::{BitsPerByte, Perplexity};
-pub use scores::{AUROC, AVERAGE_PRECISION, RankingScore, SCORES, auroc, average_precision};
+pub use scores::{AUROC, AVERAGE_PRECISION, RankingScore, SCORES_STATE, auroc, average_precision};
 
 /// A metric of validation and test data.
 pub trait Metric: Debug + Send + Sync {
@@ -59,7 +59,7 @@ pub trait Metric: Debug + Send + Sync {
     }
 
     /// Name of its state: metrics with the same name share one state, which is measured once.
-    fn keeps(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         self.name()
     }
 
@@ -91,8 +91,8 @@ pub trait Metric: Debug + Send + Sync {
 /// The first of `metrics` for each state that they share.
 fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metric>> {
     let is_first = |at: usize| {
-        let keeps = metrics[at].keeps();
-        metrics[..at].iter().all(|metric| metric.keeps() != keeps)
+        let keeps = metrics[at].state_name();
+        metrics[..at].iter().all(|metric| metric.state_name() != keeps)
     };
     metrics.iter().enumerate().filter(move |(at, _)| is_first(*at)).map(|(_, metric)| metric)
 }
@@ -112,7 +112,7 @@ pub(crate) fn state_of<'a>(
     all: &'a [MetricState],
     keeps: &str,
 ) -> Option<&'a MetricState> {
-    let named = measuring(metrics).zip(all).find(|(metric, _)| metric.keeps() == keeps);
+    let named = measuring(metrics).zip(all).find(|(metric, _)| metric.state_name() == keeps);
     named.map(|(_, kept)| kept)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn values(
     scales: &[f64],
 ) -> impl Iterator<Item = (&'static str, f64)> {
     let value = |metric: &Arc<dyn Metric>| {
-        let kept = state_of(metrics, all, metric.keeps())?;
+        let kept = state_of(metrics, all, metric.state_name())?;
         Some((metric.name(), metric.value_unscaled(kept, scales)))
     };
     metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())

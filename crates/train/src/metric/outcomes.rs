@@ -10,8 +10,8 @@ use crate::metric::{Metric, MetricState};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{Measurable, Mode, Targets};
 
-/// [`Metric::keeps`] of the metrics computed from [`Outcome`]s.
-pub const OUTCOMES: &str = "outcomes";
+/// [`Metric::state_name`] of the metrics computed from [`Outcome`]s.
+pub const OUTCOMES_STATE: &str = "outcomes";
 
 /// Counts of right and wrong answers for one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -238,8 +238,8 @@ impl Metric for ClassScore {
         false
     }
 
-    fn keeps(&self) -> &'static str {
-        OUTCOMES
+    fn state_name(&self) -> &'static str {
+        OUTCOMES_STATE
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {

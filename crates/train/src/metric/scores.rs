@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use crate::metric::{Metric, MetricState, Scores};
 use crate::plan::{Measurable, Mode, Targets};
 
-/// [`Metric::keeps`] of the metrics that rank samples.
-pub const SCORES: &str = "scores";
+/// [`Metric::state_name`] of the metrics that rank samples.
+pub const SCORES_STATE: &str = "scores";
 /// Largest number of scores gathered on every rank, 128 MiB.
 const MAX_SCORES: usize = 1 << 24;
 
@@ -38,8 +38,8 @@ impl Metric for RankingScore {
         false
     }
 
-    fn keeps(&self) -> &'static str {
-        SCORES
+    fn state_name(&self) -> &'static str {
+        SCORES_STATE
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {

@@ -8,8 +8,10 @@ use candle_core::{Device, Result as CandleResult, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::names::{self, Library, Naming, Written};
-use super::pretrained::{Completion, Unfit, likely_model, misfit_help, weights_file};
+use super::names::{self, ExportedWeights, Library, Naming};
+use super::pretrained::{
+    InferredOptions, PretrainedError, likely_model, misfit_help, weights_file,
+};
 use super::{Model, peft};
 use crate::config::kind::{Choice, Kind, Options, Wrong};
 use crate::nn::state_dict::{
@@ -75,9 +77,9 @@ pub trait Architecture: Debug + Send + Sync {
         &self,
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
-    ) -> Result<Completion, Unfit> {
+    ) -> Result<InferredOptions, PretrainedError> {
         let _ = (pretrained, seq_len);
-        Ok(Completion::default())
+        Ok(InferredOptions::default())
     }
 
     /// The library whose parameter names it has, and which computes the same.
@@ -268,7 +270,7 @@ impl Models {
     }
 
     /// Names of the models that take such samples explicitly.
-    pub fn made_for(&self, given: Modality) -> Vec<&'static str> {
+    pub fn models_for(&self, given: Modality) -> Vec<&'static str> {
         let fits = |name: &&'static str| self.takes(name).contains(&given);
         self.names().filter(fits).collect()
     }
@@ -296,33 +298,33 @@ impl Models {
 
     /// Compares the plan's pretrained weights and adapters with the model; only headers of files
     /// are read.
-    pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
+    pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), PretrainedError> {
         let architecture =
-            self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
+            self.architecture(plan).map_err(|error| PretrainedError::of_model(&error.into()))?;
         let adapters = architecture.adapters();
         if plan.pretrained.is_none() && adapters.is_none() {
             return Ok(());
         }
-        let params =
-            params_of(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
+        let params = params_of(architecture.as_ref(), plan)
+            .map_err(|error| PretrainedError::of_model(&error))?;
         let wanted = ExpectedTensors::of(&params);
         if let Some(folder) = adapters {
             let found = check_adapters(&wanted, &folder.join(peft::ADAPTERS));
-            found.map_err(|error| Unfit::of_adapter_file(&error))?;
+            found.map_err(|error| PretrainedError::of_adapter_file(&error))?;
         }
         let Some(path) = &plan.pretrained else { return Ok(()) };
         let head = architecture.head().keys(&wanted);
         if plan.except_head && head.is_empty() {
-            return Err(Unfit::without_head(plan.name()));
+            return Err(PretrainedError::without_head(plan.name()));
         }
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
-        let file = header(&weights_file(path)).map_err(|error| Unfit::of_file(&error))?;
+        let file = header(&weights_file(path)).map_err(|error| PretrainedError::of_file(&error))?;
         let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
         let other = likely_model(self.other_models(plan), &file, &misfit);
         let own = || architecture.remedy(&misfit);
         let help = misfit_help(plan.except_head, &keys, &misfit, other, own);
-        Err(Unfit::of_misfit(path, misfit, help))
+        Err(PretrainedError::of_misfit(path, misfit, help))
     }
 
     /// Tensors that each other model would need of pretrained weights, with this model's options as
@@ -349,16 +351,16 @@ impl Models {
 
     /// Converts `weights`, a safetensors file of ddprun's, to the names and layout of `library`; by
     /// default of the library that computes as the model does.
-    pub fn written_for(
+    pub fn export_for(
         &self,
         plan: &ModelPlan,
         library: Option<Library>,
         weights: &[u8],
-    ) -> Result<Written, String> {
+    ) -> Result<ExportedWeights, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
         let params = params_of(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
         let Some(library) = library.or_else(|| architecture.library()) else {
-            return Ok(Written::own(weights));
+            return Ok(ExportedWeights::own(weights));
         };
         let naming = architecture
             .named_as(plan, library)

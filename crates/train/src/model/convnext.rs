@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::architecture::image_shape;
 use super::hub::timm;
 use super::names::{Library, Naming};
-use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Model, Models};
+use super::pretrained::PretrainedError;
+use super::{Architecture, Head, InferredOptions, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, LayerNorm, Linear, Param,
@@ -133,7 +133,7 @@ impl Architecture for ConvNextConfig {
         &self,
         pretrained: Option<&Path>,
         _: Option<u32>,
-    ) -> std::result::Result<Completion, Unfit> {
+    ) -> std::result::Result<InferredOptions, PretrainedError> {
         timm::complete(self.size.name, &[self.size.name], pretrained)
     }
 }

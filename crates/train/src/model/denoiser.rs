@@ -112,7 +112,7 @@ impl Denoiser {
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for features
     /// (n, ...).
-    pub(super) fn predict(
+    pub(super) fn predict_noise(
         &self,
         noisy: &Tensor,
         steps: &[usize],
@@ -139,7 +139,7 @@ impl Denoiser {
         let shape = (n, self.chunk[0], self.chunk[1]);
         let predict = |x: &[f32], step| {
             let x = Tensor::from_slice(x, shape, features.device())?;
-            self.predict(&x, &vec![step; n], features, pass)?.flatten_all()?.to_vec1()
+            self.predict_noise(&x, &vec![step; n], features, pass)?.flatten_all()?.to_vec1()
         };
         let actions = self.diffusion.denoise(self.scheduler, self.steps, first, predict, draw)?;
         Tensor::from_vec(actions, shape, features.device())
@@ -183,7 +183,7 @@ impl Denoiser {
             .collect();
         let noisy = Tensor::from_vec(noisy, clean.dims(), clean.device())?;
         Ok(Comparison {
-            outputs: self.predict(&noisy, &steps, features, pass)?,
+            outputs: self.predict_noise(&noisy, &steps, features, pass)?,
             targets: Tensor::from_vec(noise, clean.dims(), clean.device())?,
         })
     }
@@ -194,7 +194,7 @@ impl Denoiser {
         draws.iter().flat_map(|key| normals(key.with(part), n)).collect()
     }
 
-    /// [`Denoiser::predict`] in a graph of ONNX, one step of many: beside the features it takes
+    /// [`Denoiser::predict_noise`] in a graph of ONNX, one step of many: beside the features it takes
     /// `noisy_actions` (n, length, numbers) and the `timestep` (n) of each.
     pub(super) fn onnx(&self, graph: &mut Graph, features: &Value) -> Result<Value> {
         let (batch, [length, actions]) = (Dim::Named("batch"), self.chunk.map(Dim::Size));

@@ -113,14 +113,14 @@ impl DiffusionPolicy {
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
     /// observations (n, ...).
-    pub fn predict(
+    pub fn predict_noise(
         &self,
         noisy: &Tensor,
         steps: &[usize],
         observed: &Tensor,
         pass: &ForwardContext,
     ) -> Result<Tensor> {
-        self.0.predict(noisy, steps, &observed.flatten_from(1)?, pass)
+        self.0.predict_noise(noisy, steps, &observed.flatten_from(1)?, pass)
     }
 
     /// The noise schedule.
@@ -158,7 +158,7 @@ impl Model for DiffusionPolicy {
         self.0.compare(&inputs.flatten_from(1)?, targets, draws, pass)
     }
 
-    fn answer(
+    fn predict(
         &self,
         inputs: &Tensor,
         draws: &[Key],
@@ -167,7 +167,7 @@ impl Model for DiffusionPolicy {
         self.0.sample(&inputs.flatten_from(1)?, draws, pass).map(Some)
     }
 
-    fn samples(&self) -> bool {
+    fn samples_in_steps(&self) -> bool {
         true
     }
 

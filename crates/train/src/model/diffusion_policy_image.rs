@@ -155,14 +155,14 @@ impl DiffusionPolicyImage {
 
     /// Predicts the noise in actions (n, length, numbers) at diffusion `steps` (n), for
     /// observations `(n, n_obs, numbers and images)`.
-    pub fn predict(
+    pub fn predict_noise(
         &self,
         noisy: &Tensor,
         steps: &[usize],
         observed: &Tensor,
         pass: &ForwardContext,
     ) -> Result<Tensor> {
-        self.denoiser.predict(noisy, steps, &self.features(observed, pass)?, pass)
+        self.denoiser.predict_noise(noisy, steps, &self.features(observed, pass)?, pass)
     }
 
     /// The noise schedule.
@@ -232,7 +232,7 @@ impl Model for DiffusionPolicyImage {
     }
 
     /// Images are encoded once for all denoising steps.
-    fn answer(
+    fn predict(
         &self,
         inputs: &Tensor,
         draws: &[Key],
@@ -241,7 +241,7 @@ impl Model for DiffusionPolicyImage {
         self.denoiser.sample(&self.features(inputs, pass)?, draws, pass).map(Some)
     }
 
-    fn samples(&self) -> bool {
+    fn samples_in_steps(&self) -> bool {
         true
     }
 

@@ -17,8 +17,8 @@ use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
 use super::names::{Library, Naming};
-use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Model};
+use super::pretrained::PretrainedError;
+use super::{Architecture, Head, InferredOptions, Model};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
@@ -148,7 +148,7 @@ impl Architecture for EfficientNetConfig {
         &self,
         pretrained: Option<&Path>,
         _: Option<u32>,
-    ) -> std::result::Result<Completion, Unfit> {
+    ) -> std::result::Result<InferredOptions, PretrainedError> {
         timm::complete(Self::NAME, &[Self::NAME], pretrained)
     }
 }

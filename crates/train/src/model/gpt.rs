@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::architecture::check_heads;
 use super::hub::{self, gpt2};
 use super::names::{Library, Naming};
-use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Model};
+use super::pretrained::PretrainedError;
+use super::{Architecture, Head, InferredOptions, Model};
 use crate::config::kind::Kind;
 use crate::nn::state_dict::Mismatch;
 use crate::nn::{self, Builder, Dropout, Embedding, ForwardContext, Init, LayerNorm, Linear};
@@ -125,7 +125,7 @@ impl Architecture for GptConfig {
         &self,
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
-    ) -> std::result::Result<Completion, Unfit> {
+    ) -> std::result::Result<InferredOptions, PretrainedError> {
         let mut found = hub::complete(Self::NAME, "a GPT", gpt2::read, pretrained, seq_len)?;
         // Rows beyond the windows are kept, so that weights go back as they came.
         if let Some(rows) = pretrained.and_then(gpt2::positions) {

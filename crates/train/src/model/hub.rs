@@ -16,7 +16,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::pretrained::{Completion, DescriptionError as Error, Unfit, read_description};
+use super::pretrained::{
+    DescriptionError as Error, InferredOptions, PretrainedError, read_description,
+};
 
 const FILE: &str = "config.json";
 
@@ -25,20 +27,22 @@ const FILE: &str = "config.json";
 pub(super) fn complete(
     model: &'static str,
     what: &'static str,
-    read: fn(&Config, Option<u32>) -> Result<Completion, Refused>,
+    read: fn(&Config, Option<u32>) -> Result<InferredOptions, Refused>,
     pretrained: Option<&Path>,
     seq_len: Option<u32>,
-) -> Result<Completion, Unfit> {
-    let Some(folder) = pretrained.and_then(Path::parent) else { return Ok(Completion::default()) };
+) -> Result<InferredOptions, PretrainedError> {
+    let Some(folder) = pretrained.and_then(Path::parent) else {
+        return Ok(InferredOptions::default());
+    };
     let path = folder.join(FILE);
     let config: Config = match read_description(&path, what) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(Completion::default());
+            return Ok(InferredOptions::default());
         }
-        config => config.map_err(|error| Unfit::of_description(&error))?,
+        config => config.map_err(|error| PretrainedError::of_description(&error))?,
     };
     read(&config, seq_len).map_err(|refused| {
-        Unfit::of_description(&match refused {
+        PretrainedError::of_description(&match refused {
             Refused::Format(source) => Error::Format { path, what, source },
             Refused::Unsupported(all) => Error::Unknown { path, model, what: all.join(", ") },
         })
@@ -100,14 +104,14 @@ mod tests {
     use super::*;
 
     /// Options of a Llama or a GPT from a `config.json` with this text, for windows of 8 tokens.
-    pub(super) fn completed(name: &str, config: &str) -> Result<Completion, String> {
+    pub(super) fn completed(name: &str, config: &str) -> Result<InferredOptions, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
         std::fs::File::create(path).unwrap().write_all(config.as_bytes()).unwrap();
         complete_from(name, &folder.path().join("model.safetensors")).map_err(|unfit| unfit.what)
     }
 
-    fn complete_from(name: &str, weights: &Path) -> Result<Completion, Unfit> {
+    fn complete_from(name: &str, weights: &Path) -> Result<InferredOptions, PretrainedError> {
         match name {
             "llama" => LlamaConfig::default().complete(Some(weights), Some(8)),
             _ => GptConfig::default().complete(Some(weights), Some(8)),
@@ -118,7 +122,7 @@ mod tests {
     fn without_the_file_nothing_happens() {
         for name in ["llama", "gpt"] {
             let found = complete_from(name, Path::new("/absent/model.safetensors")).unwrap();
-            assert_eq!(found, Completion::default());
+            assert_eq!(found, InferredOptions::default());
         }
     }
 }

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::hub::{self, llama as files};
 use super::names::{Library, Naming};
-use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Lora, Model, peft};
+use super::pretrained::PretrainedError;
+use super::{Architecture, Head, InferredOptions, Lora, Model, peft};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{
     self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
@@ -149,7 +149,7 @@ impl Architecture for LlamaConfig {
         &self,
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
-    ) -> std::result::Result<Completion, Unfit> {
+    ) -> std::result::Result<InferredOptions, PretrainedError> {
         let mut found = hub::complete(Self::NAME, "a Llama", files::read, pretrained, seq_len)?;
         found.options.extend(peft::complete(&self.lora)?);
         Ok(found)
@@ -245,7 +245,7 @@ impl nn::Block for Layer {
 
 /// A linear layer (in, out) without a bias, and its adapter.
 fn projection(config: &LlamaConfig, builder: &Builder, sizes: [usize; 2]) -> Result<Adapted> {
-    let lora = config.lora.decided();
+    let lora = config.lora.resolved();
     Adapted::new(builder, sizes, Init::Normal(config.init_std), lora.as_ref())
 }
 
@@ -280,7 +280,7 @@ impl SelfAttention {
             o: linear("o_proj", width)?,
             heads,
             kv_heads,
-            rope: Rope { theta: config.rope_theta, scaling: config.rope_scaling.decided() },
+            rope: Rope { theta: config.rope_theta, scaling: config.rope_scaling.resolved() },
         })
     }
 

@@ -18,8 +18,8 @@ use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
 use super::names::{Library, Naming};
-use super::pretrained::Unfit;
-use super::{Architecture, Completion, Head, Model, Models};
+use super::pretrained::PretrainedError;
+use super::{Architecture, Head, InferredOptions, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::state_dict::Mismatch;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
@@ -223,7 +223,7 @@ impl Architecture for MobileNetV3Config {
         &self,
         pretrained: Option<&Path>,
         _: Option<u32>,
-    ) -> std::result::Result<Completion, Unfit> {
+    ) -> std::result::Result<InferredOptions, PretrainedError> {
         let theirs = match self.size {
             MobileNetV3Size::Small => "mobilenetv3_small_100",
             MobileNetV3Size::Large => "mobilenetv3_large_100",

@@ -107,11 +107,11 @@ pub use itransformer::ITransformerConfig;
 pub use llama::{LlamaConfig, RopeScaling, RopeType};
 pub use mlp::MlpConfig;
 pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
-pub use names::{Library, Naming, Written};
+pub use names::{ExportedWeights, Library, Naming};
 pub use nest::{Nest, NestConfig};
 pub use patchtst::PatchTstConfig;
 pub use peft::Lora;
-pub use pretrained::{Completion, DescriptionError, Unfit, inherited};
+pub use pretrained::{DescriptionError, InferredOptions, PretrainedError, inherited_options};
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use resnet::{Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
 pub use rgb_encoder::VisionBackbone;
@@ -143,7 +143,7 @@ pub trait Model: Send + Sync {
 
     /// Predictions for `inputs`, in the shape of the targets, if they are not the outputs of
     /// [`Model::compare`]; evaluations measure their errors. `draws` as there.
-    fn answer(
+    fn predict(
         &self,
         inputs: &Tensor,
         draws: &[Key],
@@ -161,20 +161,20 @@ pub trait Model: Send + Sync {
         bail!("it does not say how it is written (`Model::onnx`)")
     }
 
-    /// True if [`Model::answer`] takes many passes, so that not every evaluation calls it.
-    fn samples(&self) -> bool {
+    /// True if [`Model::predict`] takes many passes, so that not every evaluation calls it.
+    fn samples_in_steps(&self) -> bool {
         false
     }
 }
 
 /// Predictions of `model` for `inputs`; each sample draws from its key, if the model draws.
-pub fn asked(
+pub fn predict(
     model: &dyn Model,
     inputs: &Tensor,
     draws: &[Key],
     pass: &ForwardContext,
 ) -> Result<Tensor> {
-    match model.answer(inputs, draws, pass)? {
+    match model.predict(inputs, draws, pass)? {
         Some(answer) => Ok(answer),
         None => model.forward(inputs, pass),
     }

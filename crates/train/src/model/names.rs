@@ -67,7 +67,7 @@ impl Naming {
 
 /// Weights in the names and layout of a library.
 #[derive(Debug)]
-pub struct Written {
+pub struct ExportedWeights {
     /// A safetensors file.
     pub weights: Vec<u8>,
     /// `config.json`, if the library needs one.
@@ -75,7 +75,7 @@ pub struct Written {
     pub library: Option<Library>,
 }
 
-impl Written {
+impl ExportedWeights {
     /// Weights as ddprun has them.
     pub fn own(weights: &[u8]) -> Self {
         Self { weights: weights.to_vec(), config: None, library: None }
@@ -120,7 +120,7 @@ pub(super) fn convert(
     params: &Params,
     library: Library,
     naming: Naming,
-) -> Result<Written, String> {
+) -> Result<ExportedWeights, String> {
     let in_words = |error: SafeTensorError| error.to_string();
     let file = SafeTensors::deserialize(weights).map_err(in_words)?;
     let mut tensors: Vec<RenamedTensor<'_>> = Vec::new();
@@ -153,7 +153,7 @@ pub(super) fn convert(
     let views: Vec<_> = views.collect::<Result<_, SafeTensorError>>().map_err(in_words)?;
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let weights = safetensors::serialize(views, Some(metadata)).map_err(in_words)?;
-    Ok(Written { weights, config: naming.config, library: Some(library) })
+    Ok(ExportedWeights { weights, config: naming.config, library: Some(library) })
 }
 
 /// Transposes a matrix of f32.
@@ -205,11 +205,11 @@ mod tests {
     }
 
     /// The model's weights, and the same for `library`.
-    fn exported(plan: &ModelPlan, library: Library) -> Result<(Vec<u8>, Written), String> {
+    fn exported(plan: &ModelPlan, library: Library) -> Result<(Vec<u8>, ExportedWeights), String> {
         let models = Models::default();
         let (_, params) = models.instantiate(plan, 1).unwrap();
         let own = save_state_dict(&params).unwrap();
-        let written = models.written_for(plan, Some(library), &own)?;
+        let written = models.export_for(plan, Some(library), &own)?;
         Ok((own, written))
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let models = Models::default();
         let usual = |plan: &ModelPlan| {
             let (_, params) = models.instantiate(plan, 1).unwrap();
-            models.written_for(plan, None, &save_state_dict(&params).unwrap()).unwrap().library
+            models.export_for(plan, None, &save_state_dict(&params).unwrap()).unwrap().library
         };
         assert_eq!(usual(&timms), Some(Library::Timm));
         assert_eq!(usual(&mobile), Some(Library::Torchvision));

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::pretrained::{DescriptionError as Error, Unfit, read_description};
+use super::pretrained::{DescriptionError as Error, PretrainedError, read_description};
 use crate::config::kind::{Options, Wrong};
 use crate::nn::LoraConfig;
 
@@ -44,7 +44,7 @@ const LAYERS: [&str; 7] =
 
 impl Lora {
     /// The adapters with all defaults applied; `None` = the model itself is trained.
-    pub fn decided(&self) -> Option<LoraConfig> {
+    pub fn resolved(&self) -> Option<LoraConfig> {
         let targets = || TARGETS.map(str::to_owned).to_vec();
         Some(LoraConfig {
             r: self.r?,
@@ -116,12 +116,12 @@ struct Config {
 
 /// `lora` completed by the description of the adapters to start from, as an option of a Llama; no
 /// option if it names none.
-pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
+pub(super) fn complete(lora: &Lora) -> Result<Options, PretrainedError> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);
     let filled =
         read_description(&path, "adapters").and_then(|config| filled(lora, &config, &path));
-    let filled = filled.map_err(|error| Unfit::of_adapters(&error))?;
+    let filled = filled.map_err(|error| PretrainedError::of_adapters(&error))?;
     let value = serde_json::to_value(filled).unwrap_or_default();
     Ok(Options::from([("lora".to_owned(), value)]))
 }

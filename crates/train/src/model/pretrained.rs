@@ -13,7 +13,7 @@ use crate::nn::state_dict::{self, ExpectedTensors, Header, Mismatch, Strict, fit
 /// Weights that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
-pub struct Unfit {
+pub struct PretrainedError {
     /// Key of the experiment that is to be changed.
     pub key: &'static str,
     pub what: String,
@@ -25,7 +25,7 @@ pub(super) fn weights_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() }
 }
 
-impl Unfit {
+impl PretrainedError {
     const KEY: &'static str = "model.pretrained";
 
     pub(super) fn of_model(error: &architecture::Error) -> Self {
@@ -170,20 +170,20 @@ pub(super) fn read_description<T: DeserializeOwned>(
 const TRAINING_OPTIONS: [&str; 3] = ["lora", "freeze_backbone", "backbone_mode"];
 
 /// Options of a trained model that a model which starts from its weights takes over.
-pub fn inherited(mut options: Options) -> Options {
+pub fn inherited_options(mut options: Options) -> Options {
     options.retain(|key, _| !TRAINING_OPTIONS.contains(&key.as_str()));
     options
 }
 
 /// Options read from files; those of the experiment take precedence.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Completion {
+pub struct InferredOptions {
     pub options: Options,
     /// Number of outputs.
     pub outputs: Option<u32>,
 }
 
-impl Completion {
+impl InferredOptions {
     pub(super) fn of_outputs(outputs: u32) -> Self {
         Self { outputs: Some(outputs), options: Options::new() }
     }
@@ -205,7 +205,11 @@ mod tests {
     use crate::nn::state_dict::save_state_dict;
 
     /// Checks weights of the model `of` with `outputs` against a `model` of 5 outputs.
-    fn told(model: &str, (of, outputs): (&str, usize), except_head: bool) -> Result<(), Unfit> {
+    fn told(
+        model: &str,
+        (of, outputs): (&str, usize),
+        except_head: bool,
+    ) -> Result<(), PretrainedError> {
         let registry = Models::default();
         let (_, params) = registry.instantiate(&plan(of, &[3, 8, 8], outputs), 1).unwrap();
         let mut file = tempfile::NamedTempFile::new().unwrap();

@@ -53,4 +53,4 @@ pub use scheduler::{
 };
 pub use sgd::Sgd;
 pub use state::{NamedTensor, ParameterState};
-pub use update::{Part, Update};
+pub use update::{ParameterUpdate, Update};

@@ -14,7 +14,7 @@ const BLOCK: usize = 1 << 14;
 const PARALLEL_THRESHOLD: usize = 1 << 16;
 
 /// One parameter in an update, with a gradient of its length. A frozen parameter has no part.
-pub struct Part<'a> {
+pub struct ParameterUpdate<'a> {
     pub values: &'a mut [f32],
     /// Gradient before the update's [`Preparation`].
     pub gradient: &'a [f32],
@@ -71,7 +71,7 @@ impl<'a> Update<'a> {
 
     /// Updates all parameters in one pass over memory. Blocks are independent of each other, so the
     /// number of threads changes no bit.
-    pub fn apply<'b>(&self, parts: impl IntoIterator<Item = Part<'b>>) {
+    pub fn apply<'b>(&self, parts: impl IntoIterator<Item = ParameterUpdate<'b>>) {
         let blocks: Vec<(Block<'b>, Option<Step>)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
         let elements: usize = blocks.iter().map(|(block, _)| block.len()).sum();
@@ -111,13 +111,16 @@ impl<'a> Update<'a> {
     }
 
     /// Blocks of one parameter, each with its step.
-    fn blocks<'b>(&self, part: Part<'b>) -> impl Iterator<Item = (Block<'b>, Option<Step>)> {
+    fn blocks<'b>(
+        &self,
+        part: ParameterUpdate<'b>,
+    ) -> impl Iterator<Item = (Block<'b>, Option<Step>)> {
         let weight_decay = self.plan.weight_decay_of(part.index, part.shape.len());
         let step = self.step(part.count, self.plan.group(part.index), weight_decay);
         let preparation = self.preparation;
         let is_matrix = self.plan.group(part.index).is_some_and(|group| group.is_matrix);
         let most = if self.rule.takes_whole_tensors() { usize::MAX } else { BLOCK };
-        let Part { mut values, mut gradient, state, shape, .. } = part;
+        let ParameterUpdate { mut values, mut gradient, state, shape, .. } = part;
         let ParameterState { tensors, average } = state;
         let mut tensors: Vec<&mut [f32]> =
             tensors.iter_mut().map(|tensor| &mut tensor.values[..]).collect();
@@ -214,9 +217,9 @@ mod tests {
         gradients: &'a [Vec<f32>],
         states: &'a mut [ParameterState],
         counts: [Option<u64>; 3],
-    ) -> impl Iterator<Item = Part<'a>> {
+    ) -> impl Iterator<Item = ParameterUpdate<'a>> {
         let all = values.iter_mut().zip(gradients).zip(states).enumerate();
-        all.map(move |(i, ((values, gradient), state))| Part {
+        all.map(move |(i, ((values, gradient), state))| ParameterUpdate {
             values,
             gradient,
             state,

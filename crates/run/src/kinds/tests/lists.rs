@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::config::kind::{Choice, Entry, Kind};
 use crate::data::transform::{Area, Pixels, Transform};
-use crate::model::layers::{Decided, Forward, Layer, LayerMisfit, Node, Scope, Site};
+use crate::model::layers::{Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
 use crate::plan::{Flow, KindFacts, ModelPlan, Precision};
 use crate::rng::Stream;
@@ -252,7 +252,7 @@ impl Kind for Scale {
 }
 
 impl Layer for Scale {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 

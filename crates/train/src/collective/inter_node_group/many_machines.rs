@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::tests::{bits, tree, value};
 use super::words::{FEW, PIECE, height};
 use super::*;
-use crate::collective::Missing;
+use crate::collective::MissingRank;
 use crate::collective::links::Message;
 use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 
@@ -85,7 +85,8 @@ impl Wires {
                 }
                 Ok((_, Sent::End(by, reason))) => return Err(Error::Aborted { by, reason }),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let missing = vec![Missing { rank: rank(from), begun: exchange.call.seq - 1 }];
+                    let missing =
+                        vec![MissingRank { rank: rank(from), begun: exchange.call.seq - 1 }];
                     let waited = exchange.timeout;
                     return Err(Error::Timeout { call: *exchange.call, missing, waited });
                 }

@@ -11,7 +11,7 @@ use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 use crate::collective::mpi::end;
 use crate::collective::mpi::library::{Library, Transfer};
 use crate::collective::mpi::world::{World, world};
-use crate::collective::{Call, Error, Missing};
+use crate::collective::{Call, Error, MissingRank};
 use crate::units::Rank;
 
 /// Tag of a message.
@@ -156,7 +156,7 @@ trait PendingTransfers {
     fn is_done(&self) -> bool;
 
     /// The ranks that it waits for, as far as they are known.
-    fn missing(&self, call: &Call) -> Vec<Missing>;
+    fn missing(&self, call: &Call) -> Vec<MissingRank>;
 }
 
 impl PendingTransfers for Vec<PeerTransfers<'_>> {
@@ -179,11 +179,11 @@ impl PendingTransfers for Vec<PeerTransfers<'_>> {
     }
 
     /// If some have sent nothing, only those.
-    fn missing(&self, call: &Call) -> Vec<Missing> {
+    fn missing(&self, call: &Call) -> Vec<MissingRank> {
         let has_silent = self.iter().any(PeerTransfers::is_silent);
         let late = self.iter().filter(|peer| !peer.is_done());
         let late = late.filter(|peer| !has_silent || peer.is_silent());
-        let missing = |peer: &PeerTransfers<'_>| Missing {
+        let missing = |peer: &PeerTransfers<'_>| MissingRank {
             rank: peer.rank,
             begun: call.seq - u64::from(peer.is_silent()),
         };
@@ -207,7 +207,7 @@ impl PendingTransfers for Sum {
         self.is_done
     }
 
-    fn missing(&self, _call: &Call) -> Vec<Missing> {
+    fn missing(&self, _call: &Call) -> Vec<MissingRank> {
         Vec::new()
     }
 }

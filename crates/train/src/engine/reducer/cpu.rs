@@ -30,7 +30,9 @@ use crate::engine::reducer::progress::Progress;
 use crate::failpoint;
 use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
-use crate::optim::{ParameterState, Part, Update, shared_sum_of_squares, sum_of_squares};
+use crate::optim::{
+    ParameterState, ParameterUpdate, Update, shared_sum_of_squares, sum_of_squares,
+};
 use crate::plan::OptimizerPlan;
 use crate::units::Rank;
 
@@ -238,7 +240,7 @@ impl Reducer for CpuReducer {
                 // Those of other ranks come from them.
                 let all = all.enumerate().filter(|(index, _)| self.sums.is_mine(*index));
                 update.apply(all.map(|(index, ((((values, gradient), state), param), &count))| {
-                    Part { values, gradient, state, index, shape: param.shape(), count }
+                    ParameterUpdate { values, gradient, state, index, shape: param.shape(), count }
                 }));
                 if failpoint::flips("weights") {
                     flip_bit(&mut values[0][0], 0);
@@ -530,7 +532,7 @@ impl CpuReducer {
             gathered = gather(self.sums.collective.as_ref(), &owners, &lengths, &mut all);
             let all = all.into_iter().zip(states).zip(params).enumerate();
             let others = all.filter(|(index, _)| gathered.is_ok() && !ownership.is_mine(*index));
-            update.apply(others.map(|(index, ((values, state), param))| Part {
+            update.apply(others.map(|(index, ((values, state), param))| ParameterUpdate {
                 values,
                 gradient: &[],
                 state,

@@ -350,7 +350,7 @@ impl Reducer for GpuReducer {
         Ok(())
     }
 
-    fn bring_home(&self, states: &mut [ParameterState]) -> Result<()> {
+    fn copy_optimizer_state_to_host(&self, states: &mut [ParameterState]) -> Result<()> {
         for (home, here) in states.iter_mut().zip(&self.states) {
             for (of, tensor) in home.tensors.iter_mut().zip(&here.tensors) {
                 of.values = tensor.to_vec1()?;

@@ -115,7 +115,7 @@ pub(crate) trait Reducer: Send {
     ) -> candle_core::Result<()>;
 
     /// Moves the parameters along their reduced gradients; `counts` says which update of each this
-    /// is (`Part::count`).
+    /// is (`ParameterUpdate::count`).
     fn update(
         &mut self,
         update: &Update<'_>,
@@ -175,7 +175,10 @@ pub(crate) trait Reducer: Send {
     }
 
     /// Copies the optimizer's state to `states`, if it is elsewhere.
-    fn bring_home(&self, _states: &mut [ParameterState]) -> candle_core::Result<()> {
+    fn copy_optimizer_state_to_host(
+        &self,
+        _states: &mut [ParameterState],
+    ) -> candle_core::Result<()> {
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Refused, is_off, unsupported};
 use crate::model::pretrained::weights_file;
-use crate::model::{Completion, Gelu, GptConfig};
+use crate::model::{Gelu, GptConfig, InferredOptions};
 use crate::nn::state_dict::header;
 use crate::plan::ModelPlan;
 
@@ -27,9 +27,12 @@ fn gelu_new() -> String {
 }
 
 /// Reads the options of a file; none if it is no description by `transformers`.
-pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
+pub(in crate::model) fn read(
+    config: &Config,
+    seq_len: Option<u32>,
+) -> Result<InferredOptions, Refused> {
     if !config.contains_key("model_type") && !config.contains_key("n_embd") {
-        return Ok(Completion::default());
+        return Ok(InferredOptions::default());
     }
     let mut wrong = unsupported_keys(config, seq_len);
     if let Some(other) = wrong.iter().find(|wrong| wrong.contains("model_type")) {
@@ -48,7 +51,7 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
     if !wrong.is_empty() {
         return Err(Refused::Unsupported(wrong));
     }
-    let mut found = Completion::of_outputs(sizes.vocab_size);
+    let mut found = InferredOptions::of_outputs(sizes.vocab_size);
     found.set("d_model", sizes.n_embd);
     found.set("n_layers", sizes.n_layer);
     found.set("n_heads", sizes.n_head);
@@ -137,7 +140,7 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&found.options).unwrap(), expected);
         assert_eq!(found.outputs, Some(50_257));
-        assert_eq!(completed("gpt", r#"{"mine": 1}"#).unwrap(), Completion::default());
+        assert_eq!(completed("gpt", r#"{"mine": 1}"#).unwrap(), InferredOptions::default());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Config, Refused, is_off, is_one, short, unsupported};
-use crate::model::{Completion, LlamaConfig, RopeScaling, RopeType};
+use crate::model::{InferredOptions, LlamaConfig, RopeScaling, RopeType};
 use crate::plan::ModelPlan;
 
 /// Sizes. Absent ones have the defaults of `transformers`.
@@ -33,7 +33,10 @@ enum Kind {
 }
 
 /// Reads the options of a file.
-pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
+pub(in crate::model) fn read(
+    config: &Config,
+    seq_len: Option<u32>,
+) -> Result<InferredOptions, Refused> {
     let sizes: Sizes =
         serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
     let kind = kind(config);
@@ -53,7 +56,7 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
         Some(Value::Null) => heads,
         _ => sizes.num_key_value_heads.unwrap_or(usual_kv_heads),
     };
-    let mut found = Completion::of_outputs(sizes.vocab_size);
+    let mut found = InferredOptions::of_outputs(sizes.vocab_size);
     found.set("d_model", sizes.hidden_size);
     found.set("d_ff", sizes.intermediate_size);
     found.set("n_layers", sizes.num_hidden_layers);

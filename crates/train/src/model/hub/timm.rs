@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Config, FILE};
-use crate::model::pretrained::{Completion, DescriptionError, Unfit, read_description};
+use crate::model::pretrained::{
+    DescriptionError, InferredOptions, PretrainedError, read_description,
+};
 use crate::plan::TrainedOn;
 
 /// File of a Hugging Face image processor.
@@ -18,16 +20,16 @@ pub(in crate::model) fn complete(
     model: &'static str,
     architectures: &[&str],
     pretrained: Option<&Path>,
-) -> Result<Completion, Unfit> {
+) -> Result<InferredOptions, PretrainedError> {
     let path = pretrained.and_then(Path::parent).map(|folder| folder.join(FILE));
-    let Some(path) = path else { return Ok(Completion::default()) };
+    let Some(path) = path else { return Ok(InferredOptions::default()) };
     let config: Config = read_description(&path, "a model of timm").unwrap_or_default();
     match config.get("architecture").and_then(serde_json::Value::as_str) {
         Some(other) if !architectures.contains(&other) => {
             let what = format!("`architecture` = {other:?}");
-            Err(Unfit::of_description(&DescriptionError::Unknown { path, model, what }))
+            Err(PretrainedError::of_description(&DescriptionError::Unknown { path, model, what }))
         }
-        _ => Ok(Completion::default()),
+        _ => Ok(InferredOptions::default()),
     }
 }
 
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!((found.mean, found.std), (vec![0.5; 3], vec![1.0; 3]));
         assert_eq!(found.interpolation.as_deref(), Some("bicubic"));
         for same in [r#"{"architecture": "efficientnet_b0"}"#, "{}", "no JSON"] {
-            assert_eq!(told(same).unwrap(), Completion::default());
+            assert_eq!(told(same).unwrap(), InferredOptions::default());
         }
     }
 

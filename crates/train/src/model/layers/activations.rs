@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::model::layers::{
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes,
+};
 use crate::nn::{ForwardContext, Nonlinearity};
 use crate::onnx::{Attribute, Graph, Value};
 use crate::ops;
@@ -64,7 +66,7 @@ impl Kind for LeakyRelu {
 }
 
 impl Layer for LeakyRelu {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 
@@ -102,7 +104,7 @@ impl Kind for Softmax {
 }
 
 impl Layer for Softmax {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Kind};
 use crate::model::layers::containers::last_output;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
+    run_onnx,
 };
 use crate::nn::{Dropout, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
@@ -58,7 +59,7 @@ impl Kind for SelfAttention {
 }
 
 impl Layer for SelfAttention {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [_, features] = input.sequence()?;
         let heads = self.n_heads;
         check_heads(heads, features)?;
@@ -214,13 +215,13 @@ impl Kind for CrossAttention {
 }
 
 impl Layer for CrossAttention {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         input.sequence()?;
         let layers = scope.sequence("layers", &self.layers, input)?;
         let output = last_output(&layers)?;
         let [_, features] = output.sequence()?;
         check_heads(self.n_heads, features)?;
-        Ok(Decided { output, layers, shortcut: Vec::new() })
+        Ok(InferredLayer { output, layers, shortcut: Vec::new() })
     }
 
     fn details(&self, sizes: &Sizes) -> String {

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Kind, Need};
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
+    run_onnx,
 };
 use crate::nn::{self, ForwardContext};
 use crate::onnx::{Graph, Value};
@@ -29,10 +30,10 @@ impl Kind for Sequential {
 }
 
 impl Layer for Sequential {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let output = last_output(&layers)?;
-        Ok(Decided { output, layers, shortcut: Vec::new() })
+        Ok(InferredLayer { output, layers, shortcut: Vec::new() })
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
@@ -87,10 +88,10 @@ impl Kind for Repeat {
 }
 
 impl Layer for Repeat {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let output = last_output(&layers)?;
-        Ok(Decided { output, layers, shortcut: Vec::new() })
+        Ok(InferredLayer { output, layers, shortcut: Vec::new() })
     }
 
     fn times(&self) -> Option<u32> {
@@ -133,7 +134,7 @@ impl Kind for Residual {
 }
 
 impl Layer for Residual {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let shortcut = scope.sequence("shortcut", &self.shortcut, input)?;
         let output = last_output(&layers)?;
@@ -142,7 +143,7 @@ impl Layer for Residual {
             let help = "make their shapes match, for example with `shortcut`: they are added";
             return Err(unequal(output, around, &shortcut, help).into());
         }
-        Ok(Decided { output, layers, shortcut })
+        Ok(InferredLayer { output, layers, shortcut })
     }
 
     fn details(&self, _: &Sizes) -> String {
@@ -228,7 +229,7 @@ impl Kind for Product {
 }
 
 impl Layer for Product {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let layers = scope.sequence("layers", &self.layers, input)?;
         let shortcut = scope.sequence("shortcut", &self.shortcut, input)?;
         let gate = last_output(&layers)?;
@@ -239,7 +240,7 @@ impl Layer for Product {
                 "give both one shape, or one a vector of as many features: they are multiplied";
             return Err(unequal(gate, output, &shortcut, help).into());
         }
-        Ok(Decided { output, layers, shortcut })
+        Ok(InferredLayer { output, layers, shortcut })
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
@@ -286,7 +287,7 @@ impl Kind for Concat {
 }
 
 impl Layer for Concat {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let layers = scope.branches("layers", &self.layers, input)?;
         last_output(&layers)?;
         let first = layers.first().map_or(input, |branch| branch.output);
@@ -300,7 +301,7 @@ impl Layer for Concat {
             };
             features += more;
         }
-        Ok(Decided { output: first.with_features(features), layers, shortcut: Vec::new() })
+        Ok(InferredLayer { output: first.with_features(features), layers, shortcut: Vec::new() })
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {

@@ -8,7 +8,7 @@ use crate::config::kind::Kind;
 use crate::config::values::Shape2;
 use crate::model::layers::window::{Padding, Slide, both, shown};
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, ConvShape, ForwardContext, Init, RectangularConv};
 use crate::onnx::{Graph, Value};
@@ -77,7 +77,7 @@ impl Kind for Conv1d {
 }
 
 impl Layer for Conv1d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [steps, features] = input.sequence()?;
         check_groups(self.groups, features, self.out_channels)?;
         let (slide, behind) = self.slide()?;
@@ -220,7 +220,7 @@ impl Kind for Conv2d {
 }
 
 impl Layer for Conv2d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [channels, height, width] = input.image()?;
         check_groups(self.groups, channels, self.out_channels)?;
         let [(down, below), (right, behind)] = self.slides()?;
@@ -345,7 +345,7 @@ impl Kind for ConvTranspose2d {
 }
 
 impl Layer for ConvTranspose2d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [channels, height, width] = input.image()?;
         check_groups(self.groups, channels, self.out_channels)?;
         let height = self.along(height)?;

@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::model::layers::{
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes,
+};
 use crate::nn::{self, DropPath, ForwardContext};
 use crate::onnx::{Graph, Value};
 
@@ -23,7 +25,7 @@ impl Kind for Dropout {
 }
 
 impl Layer for Dropout {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 
@@ -65,7 +67,7 @@ impl Kind for StochasticDepth {
 }
 
 impl Layer for StochasticDepth {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 

@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::model::layers::{
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes,
+};
 use crate::nn::{self, ForwardContext, Init, Param};
 use crate::onnx::{Graph, Value};
 
@@ -26,7 +28,7 @@ impl Kind for Embedding {
 }
 
 impl Layer for Embedding {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         match input {
             Flow::Tokens(_) => Ok(input.with_features(self.out_features as usize).into()),
             _ => Err(input.is_no("tokens").into()),
@@ -70,7 +72,7 @@ impl Kind for PositionEmbedding {
 }
 
 impl Layer for PositionEmbedding {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         input.sequence()?;
         Ok(input.into())
     }
@@ -116,7 +118,7 @@ impl Kind for ClassToken {
 }
 
 impl Layer for ClassToken {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [steps, features] = input.sequence()?;
         Ok(Flow::Sequence([steps + 1, features]).into())
     }
@@ -166,7 +168,7 @@ impl Kind for Latents {
 }
 
 impl Layer for Latents {
-    fn decide(&self, _: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, _: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(Flow::Sequence([self.steps as usize, self.out_features as usize]).into())
     }
 

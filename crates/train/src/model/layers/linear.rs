@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::values::Auto;
-use crate::model::layers::{Decided, Flow, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit};
+use crate::model::layers::{
+    Flow, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+};
 use crate::nn::{self, Init};
 use crate::ops::LinearActivation;
 
@@ -43,7 +45,7 @@ impl Kind for Linear {
 }
 
 impl Layer for Linear {
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         if !matches!(input, Flow::Vector(_) | Flow::Sequence(_) | Flow::Padded(_)) {
             let help = Some("put `global_avg_pool` or `flatten` before it");
             return Err(Unfit { help, ..input.is_no("a vector or a sequence") }.into());

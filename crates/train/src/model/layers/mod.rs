@@ -42,13 +42,13 @@ pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
 pub use pooling::{AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool, MaxPool1d, MaxPool2d};
 pub use recurrent::{Gru, Lstm, Rnn, RnnNonlinearity};
 pub use reshape::{Flatten, Select, Tokens, Transpose, Upsample, UpsampleMode};
-pub use scope::{Decided, Scope};
+pub use scope::{InferredLayer, Scope};
 pub use window::Padding;
 
 /// A layer that a graph may hold: its fields are its options.
 pub trait Layer: Debug + Send + Sync {
     /// Output shape for `input`, and the layers inside, before anything is built.
-    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit>;
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit>;
 
     /// Details after its name in the table of `ddprun plan`: " 3, stride 2".
     fn details(&self, sizes: &Sizes) -> String {

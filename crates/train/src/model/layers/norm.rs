@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, BatchNorm2d, ForwardContext};
 use crate::onnx::{Graph, Value};
@@ -35,7 +35,7 @@ impl Kind for BatchNorm {
 }
 
 impl Layer for BatchNorm {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 
@@ -72,7 +72,7 @@ impl Kind for LayerNorm {
 }
 
 impl Layer for LayerNorm {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 
@@ -119,7 +119,7 @@ impl Kind for GroupNorm {
 }
 
 impl Layer for GroupNorm {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let groups = self.num_groups;
         let channels = input.numbers()?.features().unwrap_or(0);
         if !channels.is_multiple_of(groups as usize) {
@@ -178,7 +178,7 @@ impl Kind for InstanceNorm {
 }
 
 impl Layer for InstanceNorm {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         if input.numbers()?.rows() < 2 {
             return Err(input.is_no("an image or a sequence of several values").into());
         }
@@ -238,7 +238,7 @@ impl Kind for RmsNorm {
 }
 
 impl Layer for RmsNorm {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.numbers()?.into())
     }
 

@@ -10,7 +10,7 @@ use crate::config::values::Shape2;
 use crate::model::layers::attention::{own_steps, without_padding};
 use crate::model::layers::window::{Padding, Slide, both, shown};
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::model::speech::{mean_within, mean_within_onnx};
 use crate::nn::ForwardContext;
@@ -67,7 +67,7 @@ impl Kind for MaxPool2d {
 }
 
 impl Layer for MaxPool2d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(self.pooling()?.image_output(input)?.into())
     }
 
@@ -138,7 +138,7 @@ impl Kind for AvgPool2d {
 }
 
 impl Layer for AvgPool2d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(self.pooling()?.image_output(input)?.into())
     }
 
@@ -231,7 +231,7 @@ impl Kind for MaxPool1d {
 }
 
 impl Layer for MaxPool1d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         input.sequence()?;
         check_window_size(self.kernel_size as usize)?;
         Ok(self.pooling()?.sequence_output(input)?.into())
@@ -303,7 +303,7 @@ impl Kind for AvgPool1d {
 }
 
 impl Layer for AvgPool1d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(self.pooling()?.sequence_output(input)?.into())
     }
 
@@ -347,7 +347,7 @@ impl Kind for AdaptiveAvgPool2d {
 }
 
 impl Layer for AdaptiveAvgPool2d {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let ([channels, ..], [rows, columns]) = (input.image()?, self.output_size);
         Ok(Flow::Image([channels, rows as usize, columns as usize]).into())
     }
@@ -391,7 +391,7 @@ impl Kind for GlobalAvgPool {
 }
 
 impl Layer for GlobalAvgPool {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         match input {
             Flow::Image([features, ..])
             | Flow::Sequence([_, features])

@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::model::layers::{
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes,
+};
 use crate::nn::{self, ForwardContext, RecurrentShape};
 use crate::onnx::{Graph, Value};
 use crate::ops::Cell;

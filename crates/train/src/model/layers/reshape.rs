@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+    Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
@@ -23,7 +23,7 @@ impl Kind for Flatten {
 }
 
 impl Layer for Flatten {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let features = input.numbers()?.features().unwrap_or(0);
         Ok(Flow::Vector(features * input.rows()).into())
     }
@@ -57,7 +57,7 @@ impl Kind for Tokens {
 }
 
 impl Layer for Tokens {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [channels, height, width] = input.image()?;
         Ok(Flow::Sequence([height * width, channels]).into())
     }
@@ -87,7 +87,7 @@ impl Kind for Transpose {
 }
 
 impl Layer for Transpose {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [steps, features] = input.sequence()?;
         Ok(Flow::Sequence([features, steps]).into())
     }
@@ -130,7 +130,7 @@ impl Select {
 }
 
 impl Layer for Select {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let [steps, features] = input.sequence()?;
         if self.step(steps).is_none() {
             let what = format!("there are {steps} steps");
@@ -203,7 +203,7 @@ impl Upsample {
 }
 
 impl Layer for Upsample {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         let ([channels, height, width], factor) = (input.image()?, self.scale_factor as usize);
         let [height, width] = [height, width].map(|side| side.saturating_mul(factor));
         if height.max(width) > MAX_SIDE {

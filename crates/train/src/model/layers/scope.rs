@@ -16,7 +16,7 @@ const MAX_LAYERS: usize = 100_000;
 
 /// Output shape of a layer, and the plans of the layers inside it.
 #[derive(Debug, PartialEq)]
-pub struct Decided {
+pub struct InferredLayer {
     /// Output shape.
     pub output: Flow,
     /// The layers inside.
@@ -25,7 +25,7 @@ pub struct Decided {
     pub shortcut: Vec<LayerPlan>,
 }
 
-impl From<Flow> for Decided {
+impl From<Flow> for InferredLayer {
     /// A layer without layers inside.
     fn from(output: Flow) -> Self {
         Self { output, layers: Vec::new(), shortcut: Vec::new() }

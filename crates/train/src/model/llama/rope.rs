@@ -57,7 +57,7 @@ impl RopeType {
 
 impl RopeScaling {
     /// The scaling with all its numbers, which [`RopeScaling::check`] has checked.
-    pub(super) fn decided(&self) -> Decided {
+    pub(super) fn resolved(&self) -> Decided {
         match self.rope_type.unwrap_or_default() {
             RopeType::Default => Decided::None,
             RopeType::Linear => Decided::Linear { factor: self.factor.unwrap_or(1.0) },

@@ -11,7 +11,9 @@ use serde_json::{Value as Json, json};
 
 use crate::config::kind::{Entry, Kind, Options};
 use crate::config::{Vocabulary, load_text};
-use crate::model::layers::{self, Decided, Forward, Layer, LayerMisfit, Layers, Node, Scope, Site};
+use crate::model::layers::{
+    self, Forward, InferredLayer, Layer, LayerMisfit, Layers, Node, Scope, Site,
+};
 use crate::model::tests::{small, with_mine};
 use crate::model::{
     DiffusionPolicy, DiffusionPolicyConfig, DiffusionPolicyImage, DiffusionPolicyImageConfig,
@@ -209,13 +211,13 @@ trait Policy: Model {
 
 impl Policy for DiffusionPolicy {
     fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
-        self.predict(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
+        self.predict_noise(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
     }
 }
 
 impl Policy for DiffusionPolicyImage {
     fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
-        self.predict(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
+        self.predict_noise(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
     }
 }
 
@@ -413,7 +415,7 @@ impl Kind for Silent {
 }
 
 impl Layer for Silent {
-    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
         Ok(input.into())
     }
 

@@ -10,7 +10,7 @@ use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::buckets::Layout;
 use crate::nn::{Param, Params};
 use crate::ops::cuda::{Gpu, Parameter, Updater, write_gradient};
-use crate::optim::{ParameterState, Part, Update};
+use crate::optim::{ParameterState, ParameterUpdate, Update};
 use crate::plan::OptimizerPlan;
 
 /// The state of a parameter on a GPU.
@@ -96,7 +96,7 @@ impl OptimizerState<'_> {
 }
 
 impl GpuReducer {
-    /// Moves the parameters of this rank that have a count (`Part::count`), and then the averages
+    /// Moves the parameters of this rank that have a count (`ParameterUpdate::count`), and then the averages
     /// of all that it has, which are on the GPU.
     pub(super) fn update_on_cpu(
         &mut self,
@@ -113,7 +113,7 @@ impl GpuReducer {
             let var = param.var()?;
             let mut values: Vec<f32> = var.flatten_all()?.to_vec1()?;
             let average = std::mem::take(&mut state.average);
-            update.apply([Part {
+            update.apply([ParameterUpdate {
                 values: &mut values,
                 gradient: &self.store.gradient(index)?,
                 state,
