@@ -12,7 +12,7 @@ use std::time::Instant;
 use ddprun::config;
 use ddprun::config::kind::Choice;
 use ddprun::config::schema::Data;
-use ddprun::data::{self, Asked};
+use ddprun::data::{self, SurveyRequest};
 use ddprun::engine::TrainState;
 use ddprun::event::Saved;
 use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Writer};
@@ -34,7 +34,7 @@ fn plan(kinds: &Kinds) -> Plan {
     let path = Path::new("experiments/quickstart.toml");
     let loaded = config::load(path, &changes, &kinds.vocabulary()).expect("an experiment");
     let Data { name, options, .. } = loaded.experiment.data.clone();
-    let asked = Asked::new(loaded.name(), 0, Targets::Classes);
+    let asked = SurveyRequest::new(loaded.name(), 0, Targets::Classes);
     let data = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("data");
     let mut plan = Plan::new(&loaded, &Facts::of(data), kinds).expect("a plan");
     plan.model.outputs = 1000;

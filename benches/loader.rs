@@ -26,7 +26,7 @@ use ddprun::data::transform::{
     CenterCrop, Normalize, PaddingMode, RandAugment, RandomCrop, RandomHorizontalFlip,
     RandomResizedCrop, Transforms,
 };
-use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
+use ddprun::data::{DataSource, Dataset, ImageFolder, Mnist, SurveyRequest, open};
 use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, SplitPlan, Targets};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
@@ -93,7 +93,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         mixup: None,
     };
     (plan.n_train, plan.n_val, plan.classes) = counted(work, dir);
-    let asked = Asked::new(work, 0, Targets::Classes);
+    let asked = SurveyRequest::new(work, 0, Targets::Classes);
     open(source.as_ref(), &plan, &asked, &Transforms::default()).expect("usable data").train
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use candle_core::{D, Result, Tensor};
 use ddprun::config::kind::{Kind, Modality, Offer};
-use ddprun::data::{self, DataSource, Dataset, Reading, SampleError, Splits, Target};
+use ddprun::data::{self, DataSource, Dataset, OpenRequest, SampleError, Splits, Target};
 use ddprun::kinds::Kinds;
 use ddprun::loss::Loss;
 use ddprun::metric::{Metric, MetricState};
@@ -50,8 +50,8 @@ impl Kind for Spirals {
 }
 
 impl DataSource for Spirals {
-    fn open(&self, reading: &Reading<'_>) -> std::result::Result<Splits, data::Error> {
-        let seed = reading.asked.seed;
+    fn open(&self, reading: &OpenRequest<'_>) -> std::result::Result<Splits, data::Error> {
+        let seed = reading.survey.seed;
         let part = |part, per_arm| Arc::new(Points { spirals: self.clone(), seed, part, per_arm });
         let classes = (0..self.arms).map(|arm| format!("arm {arm}")).collect();
         let (train, val) = (part(0, self.points), part(1, self.points / 5));

@@ -9,7 +9,7 @@ use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::{CancelArgs, JobsArgs, LogsArgs, SubmitArgs};
 use crate::cli::{answer, answers, verbatim};
 use crate::cluster::{self, Output, Place, Submitted};
-use crate::files::{self, Follower, News};
+use crate::files::{self, Follower, NewLines};
 use crate::jobs::{self, JobStatus, JobWatch, Submission, SubmitRequest, cluster_of, no_answer};
 use crate::kinds::Kinds;
 use crate::record::{is_json, to_stderr};
@@ -180,7 +180,7 @@ impl Shown {
     /// Prints what is new; false once no one reads it any more.
     fn print(
         &mut self,
-        poll: impl Fn(&mut Follower) -> Result<News, files::Error>,
+        poll: impl Fn(&mut Follower) -> Result<NewLines, files::Error>,
     ) -> Result<bool, ErrorPage> {
         let several = self.followers.len() > 1;
         for (index, (name, follower)) in self.followers.iter_mut().enumerate() {

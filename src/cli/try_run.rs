@@ -65,7 +65,7 @@ fn predict(
     let plan = rehearsal.extended_plan();
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from);
     let request =
-        data::Predicting { paths: &inputs, plan: &plan.data, transforms: &kinds.transforms };
+        data::PredictionRequest { paths: &inputs, plan: &plan.data, transforms: &kinds.transforms };
     let has_none = source.and_then(|source| source.inputs(&request).map(drop));
     if inputs.is_empty() || matches!(has_none, Err(data::Error::NotPredicted { .. })) {
         return Ok(None);

@@ -109,11 +109,15 @@ fn survey(found: &RecognisedData, name: &str, kinds: &Kinds) -> Result<DataFacts
     let mut data = found.data.clone();
     let val_fraction = data.options.remove("val_fraction").and_then(|share| share.as_f64());
     let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
-    data::survey(&kinds.data, &data, &data::Asked { split, ..data::Asked::new(name, 0, targets) })
-        .map_err(|error| {
-            let page = ErrorPage::from_error(&error);
-            if error.help().is_none() && is_parquet(found) { page.help(NO_TABLE) } else { page }
-        })
+    data::survey(
+        &kinds.data,
+        &data,
+        &data::SurveyRequest { split, ..data::SurveyRequest::new(name, 0, targets) },
+    )
+    .map_err(|error| {
+        let page = ErrorPage::from_error(&error);
+        if error.help().is_none() && is_parquet(found) { page.help(NO_TABLE) } else { page }
+    })
 }
 
 /// Remedy for a table in a parquet file, of which only demonstrations are read.

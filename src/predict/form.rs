@@ -1,7 +1,7 @@
 //! The answers of a model -> rows: classes with probabilities, numbers in the units of the data,
 //! time steps, losses of texts.
 
-use crate::data::{Answers, Inputs, Item, Unit};
+use crate::data::{InputItem, Inputs, PredictionKind, Unit};
 use crate::plan::{Plan, Targets};
 use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Value};
@@ -115,7 +115,7 @@ impl Form {
     }
 
     /// The rows of an item, from the `outcomes` of its samples.
-    pub(crate) fn rows(&self, item: &Item, outcomes: &[&Outcome]) -> Vec<Vec<Value>> {
+    pub(crate) fn rows(&self, item: &InputItem, outcomes: &[&Outcome]) -> Vec<Vec<Value>> {
         let mut head = vec![Value::text(item.file.display().to_string())];
         if self.has_rows {
             head.push(item.row.map_or(Value::Nothing, |row| Value::Integer(row as i64)));
@@ -136,7 +136,7 @@ impl Form {
     }
 
     /// The values of the rows between their names and the error, or the error.
-    fn answers(&self, item: &Item, outcomes: &[&Outcome]) -> Result<Vec<Vec<Value>>, String> {
+    fn answers(&self, item: &InputItem, outcomes: &[&Outcome]) -> Result<Vec<Vec<Value>>, String> {
         item.samples.as_ref().map_err(Clone::clone)?;
         if self.meaning == Meaning::Loss {
             return loss(outcomes).map(|row| vec![row]);
@@ -180,7 +180,7 @@ impl Form {
         std::iter::once(Value::text(has.join(";"))).chain(each).collect()
     }
 
-    fn steps(&self, units: &[Unit], item: &Item, answer: &[f32]) -> Vec<Vec<Value>> {
+    fn steps(&self, units: &[Unit], item: &InputItem, answer: &[f32]) -> Vec<Vec<Value>> {
         let steps = answer.chunks_exact(units.len()).enumerate();
         let step = |(at, values): (usize, &[f32])| {
             let mut row = vec![Value::Integer(at as i64 + 1)];
@@ -209,7 +209,7 @@ fn distinguish(columns: &mut [Column]) {
 }
 
 /// The meaning of the answers of a model.
-fn meaning(plan: &Plan, answers: &Answers) -> Result<Meaning, Error> {
+fn meaning(plan: &Plan, answers: &PredictionKind) -> Result<Meaning, Error> {
     let outputs = plan.model.outputs;
     let names = |from: &[String]| -> Vec<String> {
         let name = |at: usize| from.get(at).cloned().unwrap_or_else(|| at.to_string());
@@ -225,13 +225,13 @@ fn meaning(plan: &Plan, answers: &Answers) -> Result<Meaning, Error> {
     };
     let classes = &plan.data.classes;
     match (answers, plan.loss.targets) {
-        (Answers::TokenLoss, Targets::Classes) => Ok(Meaning::Loss),
-        (Answers::Series(given), _) => {
+        (PredictionKind::TokenLoss, Targets::Classes) => Ok(Meaning::Loss),
+        (PredictionKind::Series(given), _) => {
             Ok(Meaning::Series(given.clone(), plan.model.target.first().copied().unwrap_or(1)))
         }
-        (Answers::OfLoss(_), Targets::Classes) => Ok(Meaning::Class(names(classes))),
-        (Answers::OfLoss(_), Targets::MultiLabel) => Ok(Meaning::Classes(names(classes))),
-        (Answers::OfLoss(given), Targets::Numbers) => Ok(Meaning::Numbers(units(given))),
+        (PredictionKind::OfLoss(_), Targets::Classes) => Ok(Meaning::Class(names(classes))),
+        (PredictionKind::OfLoss(_), Targets::MultiLabel) => Ok(Meaning::Classes(names(classes))),
+        (PredictionKind::OfLoss(given), Targets::Numbers) => Ok(Meaning::Numbers(units(given))),
         _ => {
             let what = format!("the answers of `{}` are no predictions", plan.model.name());
             Err(Error::new(ExitCode::Refused, what))

@@ -17,7 +17,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::checkpoint::{self, OpenCheckpoint};
-use crate::data::{self, Inputs, Items};
+use crate::data::{self, InputItems, Inputs};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
@@ -208,8 +208,8 @@ impl SharedWork<'_> {
         let is_there = |path: &Path| identity(path) == Some(there);
         let is_input = self.job.paths.iter().any(|path| is_there(path))
             || match &self.inputs.items {
-                Items::Files(files) => files.iter().any(|file| is_there(file)),
-                Items::Listed(items) => {
+                InputItems::Files(files) => files.iter().any(|file| is_there(file)),
+                InputItems::Listed(items) => {
                     let mut files: Vec<&Path> = items.iter().map(|item| &*item.file).collect();
                     files.dedup();
                     files.into_iter().any(is_there)
@@ -334,12 +334,12 @@ fn identity(job: &Job<'_>, found: &Inputs) -> Identity {
 
 /// Hash of the named paths, and of each input file in them. Other files in a folder do not count:
 /// the output may be among them.
-fn digest(items: &Items, paths: &[PathBuf]) -> String {
+fn digest(items: &InputItems, paths: &[PathBuf]) -> String {
     let mut inputs = blake3::Hasher::new();
     inputs.update(&items.len().to_le_bytes());
     match items {
-        Items::Files(files) => files.iter().for_each(|file| add_file(&mut inputs, file)),
-        Items::Listed(items) => {
+        InputItems::Files(files) => files.iter().for_each(|file| add_file(&mut inputs, file)),
+        InputItems::Listed(items) => {
             // Those of a file follow each other.
             let mut files: Vec<&Path> = items.iter().map(|item| &*item.file).collect();
             files.dedup();
@@ -371,7 +371,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::data::Item;
+    use crate::data::InputItem;
     use crate::files;
 
     #[test]
@@ -380,8 +380,8 @@ mod tests {
         let file = folder.path().join("a.csv");
         files::write_atomic(&file, b"1,2").unwrap();
         let paths = [folder.path().to_owned()];
-        let item = Item::new(&file.as_path().into(), Some(1), 0..1);
-        let forms = [Items::Files(vec![file.clone()]), Items::Listed(vec![item])];
+        let item = InputItem::new(&file.as_path().into(), Some(1), 0..1);
+        let forms = [InputItems::Files(vec![file.clone()]), InputItems::Listed(vec![item])];
         let digests = || forms.each_ref().map(|items| digest(items, &paths));
         let before = digests();
         files::create_folder(&folder.path().join("out.csv.parts")).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, OpenCheckpoint};
 use crate::data::loader::{Loader, Request, Settings};
-use crate::data::{DataSource, Inputs, Items, Predicting, Transforms};
+use crate::data::{DataSource, InputItems, Inputs, PredictionRequest, Transforms};
 use crate::engine::Engine;
 use crate::kinds::Kinds;
 use crate::plan::{OnBadSample, Plan};
@@ -163,7 +163,7 @@ fn of_word(word: &str) -> Result<(StoredRun, OpenCheckpoint), Error> {
 pub(crate) fn parts(inputs: &Inputs, batch: usize) -> Vec<Range<usize>> {
     let most = (PART_SAMPLES / batch.max(1)).max(1) * batch.max(1);
     let n = inputs.items.len();
-    if let Items::Files(_) = inputs.items {
+    if let InputItems::Files(_) = inputs.items {
         return (0..n.div_ceil(most)).map(|at| at * most..((at + 1) * most).min(n)).collect();
     }
     let mut found = Vec::new();
@@ -188,7 +188,7 @@ pub(crate) fn read(
     paths: &[PathBuf],
     transforms: &Transforms,
 ) -> Result<Inputs, Error> {
-    let inputs = source.inputs(&Predicting { paths, plan: &plan.data, transforms })?;
+    let inputs = source.inputs(&PredictionRequest { paths, plan: &plan.data, transforms })?;
     let shape = inputs.samples.shape();
     let wanted = plan.model.input.as_slice();
     if shape != wanted {

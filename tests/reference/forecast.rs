@@ -14,7 +14,7 @@ use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Result, Tensor};
 use ddprun::config::values::SplitRule;
 use ddprun::data::loader::{Loader, Request, Settings};
-use ddprun::data::{Asked, CsvForecast, Transforms};
+use ddprun::data::{CsvForecast, SurveyRequest, Transforms};
 use ddprun::model::{Model, Models};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
@@ -239,8 +239,9 @@ fn equal_steps(file: PathBuf, golden: &Value, (seen, ahead): (usize, usize), bat
         val_transforms: vec![],
         mixup: None,
     };
-    let asked = Asked::new("x", 0, Targets::Numbers);
-    let windows = ddprun::data::open(&table, &data, &asked, &Transforms::default()).unwrap().train;
+    let request = SurveyRequest::new("x", 0, Targets::Numbers);
+    let windows =
+        ddprun::data::open(&table, &data, &request, &Transforms::default()).unwrap().train;
     assert_eq!(windows.len(), n_train);
     let sizes = json!({
         "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": seen / 24, "stable_len": 6, "ia_layers": 3,

@@ -10,7 +10,7 @@ use ddprun::config::kind::Choice;
 use ddprun::config::{self, Loaded, Problems};
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
-use ddprun::data::{self, Asked, Splits};
+use ddprun::data::{self, Splits, SurveyRequest};
 use ddprun::engine::{Engine, Split};
 use ddprun::kinds::Kinds;
 use ddprun::plan::{Facts, Plan, Targets};
@@ -57,8 +57,8 @@ fn planned(kinds: &Kinds) -> Plan {
         let data = &loaded.experiment.data;
         (data.name.clone(), data.options.clone())
     };
-    let asked = Asked::new("custom_data", 0, Targets::Classes);
-    let found = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("a survey");
+    let request = SurveyRequest::new("custom_data", 0, Targets::Classes);
+    let found = data::survey(&kinds.data, &Choice { name, options }, &request).expect("a survey");
     Plan::new(&loaded, &Facts::of(found), kinds).expect("a plan")
 }
 
@@ -109,8 +109,9 @@ fn a_users_data_set_loss_and_metric_train_a_model() {
     let stored = serde_json::to_string(&plan).expect("JSON");
     let plan: Plan = serde_json::from_str(&stored).expect("what a rank is told");
     let source = kinds.data.build(&plan.data.source.kind).expect("the data set");
-    let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)
-        .expect("its points");
+    let splits =
+        data::open(source.as_ref(), &plan.data, &SurveyRequest::of(&plan), &kinds.transforms)
+            .expect("its points");
     let metrics = trained(plan, splits, &kinds);
     assert!(metrics["val/accuracy"] > 0.9, "{metrics:?}");
     assert!(metrics["val/confidence"] > 0.6, "{metrics:?}");

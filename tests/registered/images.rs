@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use ddprun::config::kind::Choice;
 use ddprun::config::{Loaded, load_text};
 use ddprun::data::transform::{Area, Pixels};
-use ddprun::data::{self, Asked};
+use ddprun::data::{self, SurveyRequest};
 use ddprun::kinds::Kinds;
 use ddprun::nn::{ForwardContext, change_values};
 use ddprun::plan::{Facts, Plan, Precision, Targets};
@@ -87,8 +87,8 @@ fn a_users_transform_draws_from_the_stream_of_its_sample() {
 fn facts(loaded: &Loaded, kinds: &Kinds) -> Facts {
     let data = &loaded.experiment.data;
     let choice = Choice { name: data.name.clone(), options: data.options.clone() };
-    let asked = Asked::new("custom", 0, Targets::Classes);
-    let data = data::survey(&kinds.data, &choice, &asked).expect("a survey");
+    let request = SurveyRequest::new("custom", 0, Targets::Classes);
+    let data = data::survey(&kinds.data, &choice, &request).expect("a survey");
     Facts { cores: 2, ..Facts::of(data) }
 }
 

@@ -7,7 +7,7 @@ use crate::config::values::SplitRule;
 use crate::images::decode::decode;
 use crate::plan::{SplitPlan, Targets};
 use crate::sources::control::{Behaviour, Chunk, windows};
-use crate::sources::source::{Asked, DataSource};
+use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::speech;
 use crate::sources::tables::csv;
 use crate::transform::{Area, PixelDtype};
@@ -41,8 +41,8 @@ pub fn table(path: &Path) -> Vec<String> {
         split: SplitRule::Parts([2, 1, 1]),
         ..CsvForecast::new(path.to_owned(), 3, 2)
     };
-    let asked = Asked::new("fuzzed", 0, Targets::Numbers);
-    let as_series = series.survey(&asked).err().map(|error| error.to_string());
+    let request = SurveyRequest::new("fuzzed", 0, Targets::Numbers);
+    let as_series = series.survey(&request).err().map(|error| error.to_string());
     [as_table(Targets::Numbers), as_table(Targets::Classes), as_series]
         .into_iter()
         .flatten()

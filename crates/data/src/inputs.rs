@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 64;
 
 /// The inputs to predict for, and the run's knowledge of such data.
 #[derive(Clone, Copy, Debug)]
-pub struct Predicting<'a> {
+pub struct PredictionRequest<'a> {
     /// Files and folders.
     pub paths: &'a [PathBuf],
     /// The data of the run: classes, transforms, what was found out about them.
@@ -32,24 +32,24 @@ pub struct Inputs {
     /// The samples. Their targets are the tokens that follow in a text, and else have no meaning.
     pub samples: Arc<dyn Dataset>,
     /// The items that answers are given for, in the order of the inputs.
-    pub items: Items,
-    pub answers: Answers,
+    pub items: InputItems,
+    pub answers: PredictionKind,
     /// Notes for the user: categories that no training row has, dates that could not be determined.
     pub notes: Vec<String>,
 }
 
 /// The items that answers are given for.
 #[derive(Clone, Debug)]
-pub enum Items {
+pub enum InputItems {
     /// Files of one sample each.
     Files(Vec<PathBuf>),
     /// Rows, documents, tables.
-    Listed(Vec<Item>),
+    Listed(Vec<InputItem>),
 }
 
 /// An item that an answer is given for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct InputItem {
     pub file: Arc<Path>,
     /// Position in the file, from 1, if there may be several.
     pub row: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Item {
 
 /// The meaning of the answers to samples.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answers {
+pub enum PredictionKind {
     /// One class, several classes or numbers, as the loss says.
     OfLoss(Vec<Unit>),
     /// Values of each series at the time steps after the last row.
@@ -93,7 +93,7 @@ impl Unit {
     }
 }
 
-impl Items {
+impl InputItems {
     pub fn len(&self) -> usize {
         match self {
             Self::Files(files) => files.len(),
@@ -110,9 +110,11 @@ impl Items {
     /// # Panics
     ///
     /// There is none.
-    pub fn get(&self, index: usize) -> Item {
+    pub fn get(&self, index: usize) -> InputItem {
         match self {
-            Self::Files(files) => Item::new(&Arc::from(&*files[index]), None, index..index + 1),
+            Self::Files(files) => {
+                InputItem::new(&Arc::from(&*files[index]), None, index..index + 1)
+            }
             Self::Listed(items) => items[index].clone(),
         }
     }
@@ -123,7 +125,7 @@ impl Items {
     }
 }
 
-impl Item {
+impl InputItem {
     /// An item of these samples.
     pub fn new(file: &Arc<Path>, row: Option<u64>, samples: Range<usize>) -> Self {
         Self { file: file.clone(), row, samples: Ok(samples), dates: Vec::new() }

@@ -8,13 +8,13 @@ pub(crate) const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Why a line is no object, and what can be done about it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotAnObject {
+pub struct JsonLineError {
     pub(crate) what: String,
     pub(crate) help: Option<String>,
 }
 
 /// The object in a line of JSON.
-pub fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnObject> {
+pub fn object(line: &[u8]) -> Result<Map<String, Value>, JsonLineError> {
     let error = match serde_json::from_slice(line) {
         Ok(object) => return Ok(object),
         Err(error) => error,
@@ -30,7 +30,7 @@ pub fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnObject> {
         let what = error.to_string();
         let what = what.strip_suffix(&format!(" at line {row} column {column}")).unwrap_or(&what);
         let what = format!("it is not a JSON object: {what} at column {column}");
-        NotAnObject { what, help: None }
+        JsonLineError { what, help: None }
     }))
 }
 
@@ -72,7 +72,7 @@ fn string_length(text: &[u8]) -> usize {
 }
 
 /// Half of a character outside of the first 65536, which Python writes where a text was cut.
-fn lone_surrogate(line: &[u8]) -> Option<NotAnObject> {
+fn lone_surrogate(line: &[u8]) -> Option<JsonLineError> {
     let text = std::str::from_utf8(line).ok()?;
     let unit = |at: usize| {
         let digits = text.get(at..)?.strip_prefix("\\u")?.get(..4)?;
@@ -90,7 +90,7 @@ fn lone_surrogate(line: &[u8]) -> Option<NotAnObject> {
         };
     }
     let half = text.get(at..at + 6)?;
-    Some(NotAnObject {
+    Some(JsonLineError {
         what: format!(
             "`{half}` at column {} is half of a character (a lone surrogate): the text was cut \
              within it",

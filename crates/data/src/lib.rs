@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use ddprun_plan::config::kind::Choice;
-//! use ddprun_data::{Asked, DataSources, survey};
+//! use ddprun_data::{DataSources, SurveyRequest, survey};
 //! use ddprun_plan::plan::Targets;
 //!
 //! let folder = tempfile::tempdir().unwrap();
@@ -22,8 +22,8 @@
 //! csv.set("train_file", &file);
 //! csv.set("val_file", &file);
 //! csv.set("target", "price");
-//! let asked = Asked::new("houses", 0, Targets::Numbers);
-//! let found = survey(&DataSources::default(), &csv, &asked).unwrap();
+//! let request = SurveyRequest::new("houses", 0, Targets::Numbers);
+//! let found = survey(&DataSources::default(), &csv, &request).unwrap();
 //! assert_eq!((found.n_train, found.sample), (2, Some(vec![1])));
 //! ```
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
@@ -65,18 +65,18 @@ pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
 pub use images::decode::has_more_than_8_bits;
 pub use images::orientation::Exif;
-pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
+pub use inputs::{InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
 pub use json::object as json_object;
 pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use preprocessing::{image_processor, preprocessing, text_files};
 pub use read::{panic_message, table as read_table};
 pub use sources::control::CameraTransform;
 pub use sources::{
-    Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
-    DataSources, DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias,
-    HandleUnknown, ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues,
-    Mnist, Policy, PushTLike, Ranges, Reading, Shapes, Speech, Survey, TokenDtype, Tokens,
-    Trajectories, encode, prompt, scaled, unscaled,
+    Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
+    DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
+    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist,
+    OpenRequest, Policy, PushTLike, Ranges, Shapes, Speech, Survey, SurveyRequest, TokenDtype,
+    Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use sources::{
     Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,

@@ -11,7 +11,7 @@ use crate::error::{Error, shown};
 use crate::fingerprint::Fingerprint;
 use crate::plan::{DataFacts, DataPlan, SourcePlan};
 use crate::read;
-use crate::sources::source::{Asked, DataSource, DataSources, Reading};
+use crate::sources::source::{DataSource, DataSources, OpenRequest, SurveyRequest};
 use crate::subset::Subset;
 use crate::transform::Transforms;
 
@@ -24,9 +24,9 @@ use crate::transform::Transforms;
 pub fn survey(
     sources: &DataSources,
     choice: &Choice,
-    asked: &Asked<'_>,
+    request: &SurveyRequest<'_>,
 ) -> Result<DataFacts, Error> {
-    let mut found = sources.build(choice)?.survey(asked)?;
+    let mut found = sources.build(choice)?.survey(request)?;
     found.notes.extend(trained_on(choice));
     // The words of a vocabulary are not counted.
     if found.class_counts.len() == found.classes.len() {
@@ -34,7 +34,7 @@ pub fn survey(
     }
     found.notes.dedup();
     let line = if found.line.is_empty() { choice.to_string() } else { found.line };
-    let line = line + &asked.split.words();
+    let line = line + &request.split.words();
     let line = std::iter::once(line).chain(found.columns).collect::<Vec<String>>().join("\n");
     let modality = sources.kind(&choice.name).and_then(Spec::modality).unwrap_or_default();
     Ok(DataFacts {
@@ -133,11 +133,11 @@ fn are_equal(one: &Path, other: &Path) -> io::Result<bool> {
 pub fn open(
     source: &dyn DataSource,
     plan: &DataPlan,
-    asked: &Asked<'_>,
+    request: &SurveyRequest<'_>,
     transforms: &Transforms,
 ) -> Result<Splits, Error> {
-    let mut splits = source.open(&Reading {
-        asked,
+    let mut splits = source.open(&OpenRequest {
+        survey: request,
         found: &plan.source.found,
         train_transforms: &plan.train_transforms,
         val_transforms: &plan.val_transforms,

@@ -6,7 +6,7 @@ use crate::dataset::{Dataset, Splits, Target};
 use crate::error::{Error, SampleError};
 use crate::plan::{DataPlan, TestTimeAugmentation};
 use crate::rng::{Key, Purpose};
-use crate::sources::source::{Asked, DataSource};
+use crate::sources::source::{DataSource, SurveyRequest};
 use crate::survey;
 use crate::transform::{CROPS, Transforms, with_center_crop_at};
 
@@ -19,21 +19,21 @@ pub fn open(
     source: &dyn DataSource,
     plan: &DataPlan,
     how: Option<TestTimeAugmentation>,
-    asked: &Asked<'_>,
+    request: &SurveyRequest<'_>,
     transforms: &Transforms,
 ) -> Result<Splits, Error> {
     match how.filter(|how| how.has_views()) {
-        None => survey::open(source, plan, asked, transforms),
+        None => survey::open(source, plan, request, transforms),
         Some(TestTimeAugmentation::Draws(n)) => {
             let val_transforms = plan.train_transforms.clone();
             let plan = DataPlan { val_transforms, ..plan.clone() };
-            let opened = survey::open(source, &plan, asked, transforms)?;
-            Ok(views(&vec![opened; n as usize], Some(asked.seed)))
+            let opened = survey::open(source, &plan, request, transforms)?;
+            Ok(views(&vec![opened; n as usize], Some(request.seed)))
         }
         Some(_) => {
             let crop = |at| {
                 let transforms = with_center_crop_at(at, transforms);
-                survey::open(source, plan, asked, &transforms)
+                survey::open(source, plan, request, &transforms)
             };
             Ok(views(&(0..CROPS).map(crop).collect::<Result<Vec<_>, _>>()?, None))
         }

@@ -3,7 +3,7 @@
 //! A file or folder is made under a temporary name beside its final one, written, synced, renamed,
 //! and the folder that holds it is synced. A crash at any point leaves the old content or the new
 //! one, and at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow at
-//! their end ([`Appended`]), most of them by whole lines ([`Lines`]). A run folder belongs to one
+//! their end ([`AppendFile`]), most of them by whole lines ([`LineFile`]). A run folder belongs to one
 //! process at a time ([`RunLock`]).
 
 mod append_file;
@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use crate::failpoint;
 use crate::user_error::{ExitCode, UserError};
 
-pub use append_file::{Appended, Lines};
+pub use append_file::{AppendFile, LineFile};
 pub use atomic_file::AtomicFile;
-pub use follower::{Follower, News};
+pub use follower::{Follower, NewLines};
 pub use fs_calls::bytes_written;
 pub use new_file::{NewFile, sync_together};
 pub use reading::{DISK_TIMEOUT, open, read, read_line, read_lines, read_to_string, within};

@@ -22,7 +22,7 @@ pub trait Family: 'static {
 }
 
 /// A family that takes the kind `K`.
-pub trait Takes<K: Kind>: Family {
+pub trait Accepts<K: Kind>: Family {
     /// The kind as what the family can do.
     fn boxed(kind: K) -> Box<Self::Object>;
 }
@@ -86,7 +86,7 @@ impl<F: Family> Registry<F> {
     /// to run: an experiment must mean the same in every program.
     pub fn add<K: Kind>(&mut self)
     where
-        F: Takes<K>,
+        F: Accepts<K>,
     {
         self.insert(Spec::of::<K>(), Arc::new(|options| parse::<K>(options).map(F::boxed)));
     }
@@ -98,7 +98,7 @@ impl<F: Family> Registry<F> {
         about: &str,
         change: impl Fn(&mut K) + Send + Sync + 'static,
     ) where
-        F: Takes<K>,
+        F: Accepts<K>,
     {
         let mut spec = Spec::of::<K>();
         (spec.name, spec.about) = (name, about.to_owned());
@@ -117,7 +117,7 @@ impl<F: Family> Registry<F> {
         about: &str,
         change: impl Fn(&mut K) + Send + Sync + 'static,
     ) where
-        F: Takes<K>,
+        F: Accepts<K>,
     {
         let is_sealed = std::mem::take(&mut self.is_sealed);
         self.add_variant(name, about, change);

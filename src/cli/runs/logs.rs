@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::output;
 use crate::cli::runs_args::LogsArgs;
-use crate::files::{self, Follower, News};
+use crate::files::{self, Follower, NewLines};
 use crate::record::{RankLog, to_stderr};
 use crate::runs::{self, Summary};
 use crate::units::Rank;
@@ -49,8 +49,9 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<ExitCode, ErrorPage> {
 }
 
 /// Prints new lines. Returns false if nobody reads stdout any more.
-pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, ErrorPage> {
-    let News { is_anew, lines } = news.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
+pub(crate) fn print(news: Result<NewLines, files::Error>) -> Result<bool, ErrorPage> {
+    let NewLines { is_anew, lines } =
+        news.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     if is_anew {
         to_stderr("the log was replaced; it begins again:");
     }

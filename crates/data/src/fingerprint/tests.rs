@@ -4,7 +4,7 @@ use super::*;
 use crate::config::kind::{Choice, Kind};
 use crate::files;
 use crate::plan::Targets;
-use crate::{Asked, Csv, DataSources, ImageFolder, survey};
+use crate::{Csv, DataSources, ImageFolder, SurveyRequest, survey};
 
 fn image_folder(root: &Path) -> DataFacts {
     for split in ["train", "val"] {
@@ -28,8 +28,8 @@ fn folders(root: &Path) -> ImageFolder {
 }
 
 fn counted<K: Kind>(data: &K) -> DataFacts {
-    let asked = Asked::new("x", 0, Targets::Numbers);
-    survey(&DataSources::default(), &Choice::of(data), &asked).unwrap()
+    let request = SurveyRequest::new("x", 0, Targets::Numbers);
+    survey(&DataSources::default(), &Choice::of(data), &request).unwrap()
 }
 
 /// The fingerprint of counted data.

@@ -120,7 +120,7 @@ mod tests {
         let order = |world| {
             let plan = data(50, Sampler::Balanced, true, false);
             let order = EpochOrder::new(&plan, &batch(3, 1, 4, 4), world, 7, 2);
-            order.drawn(&SampleWeights::new((1..=50).map(f64::from)), 7, 2)
+            order.with_weighted_draws(&SampleWeights::new((1..=50).map(f64::from)), 7, 2)
         };
         let order = order(WorldSize::new(4).unwrap());
         let all: Vec<SampleDigest> =

@@ -375,7 +375,8 @@ mod tests {
         // Each of two samples is often its own neighbour.
         let odds = SampleWeights::new([1.0, 1.0].into_iter());
         let drawn = |size, mixup| -> Vec<(u32, Vec<f32>)> {
-            let rows = epoch_of(size, mixup, |order| order.drawn(&odds, 5, 3)).into_iter();
+            let rows =
+                epoch_of(size, mixup, |order| order.with_weighted_draws(&odds, 5, 3)).into_iter();
             rows.map(|(sample, values, _)| (sample, values)).collect()
         };
         let plain = drawn(12, None);

@@ -87,7 +87,7 @@ impl EpochOrder {
     /// of an epoch follows from the seed, the epoch and i alone. A sample that is drawn again is
     /// another copy, so that it is augmented anew.
     #[must_use]
-    pub fn drawn(mut self, weights: &SampleWeights, seed: u64, epoch: u64) -> Self {
+    pub fn with_weighted_draws(mut self, weights: &SampleWeights, seed: u64, epoch: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
         self.order = (0..self.order.len() as u64).map(|i| weights.draw(key.uniform(i))).collect();
         self.copies = times_before(&self.order);
@@ -390,7 +390,7 @@ pub(super) mod tests {
             let world = WorldSize::new(world).unwrap();
             let plan = data(23, Sampler::Weighted, true, false);
             let order = EpochOrder::new(&plan, &batch(3, 1, 4, world.get()), world, 7, 2);
-            let order = order.drawn(&odds, 7, 2);
+            let order = order.with_weighted_draws(&odds, 7, 2);
             let steps = (0..order.steps()).flat_map(|step| whole_step(&order, step, world.get()));
             let pairs = |pass: MicroBatch| pass.samples.into_iter().zip(pass.copies);
             steps.flat_map(pairs).map(|(sample, [copy, _])| (sample, copy)).collect::<Vec<_>>()

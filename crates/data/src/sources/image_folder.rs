@@ -11,14 +11,14 @@ use crate::error::{Error, SampleError, shown};
 use crate::file_names::{IMAGES, is_image};
 use crate::images::decode::{self, DecodeOptions};
 use crate::images::orientation::{Exif, is_turned};
-use crate::inputs::{self, Answers, Inputs, Items, Predicting, Unit};
+use crate::inputs::{self, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
 use crate::listing::cache::{self, ListingCache};
 use crate::listing::paths::Paths;
 use crate::listing::scan::{self, Listing};
 use crate::plan::{Part, SplitPlan};
 use crate::rng::Key;
 use crate::sources::holdout::Parts;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::transform::{Images, Pipeline, PixelDtype, Transforms};
 use crate::{Dataset, Splits, Target, read};
 
@@ -168,8 +168,8 @@ struct FolderParts {
 }
 
 impl DataSource for ImageFolder {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let FolderParts { parts, classes, .. } = self.parts(&reading.asked.split)?;
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        let FolderParts { parts, classes, .. } = self.parts(&reading.survey.split)?;
         let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
             let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             Ok(Arc::new(files))
@@ -183,8 +183,8 @@ impl DataSource for ImageFolder {
         })
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let FolderParts { parts, classes, mut notes } = self.parts(&asked.split)?;
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        let FolderParts { parts, classes, mut notes } = self.parts(&request.split)?;
         notes.extend(note_of_bits(&parts.train, self.pixel_dtype));
         let (turned, lying) = turned_photos(parts.each(), self.exif);
         notes.extend(lying);
@@ -205,8 +205,8 @@ impl DataSource for ImageFolder {
         Ok(preprocessing_of(found, self.decoding()))
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new(), self.decoding())
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        image_inputs(request, Vec::new(), self.decoding())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -291,16 +291,17 @@ pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Optio
 
 /// Images of files and folders, transformed as those to validate on.
 pub(crate) fn image_inputs(
-    asked: &Predicting<'_>,
+    request: &PredictionRequest<'_>,
     units: Vec<Unit>,
     options: DecodeOptions,
 ) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
-    let inputs::InputFiles { files, notes } = inputs::files(asked.paths, IMAGES, &is_wanted)?;
+    let inputs::InputFiles { files, notes } = inputs::files(request.paths, IMAGES, &is_wanted)?;
     let listed = inputs::unlabelled(&files);
-    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
-    let items = Items::Files(files);
-    let answers = Answers::OfLoss(units);
+    let images =
+        ImageFiles::new(listed, &request.plan.val_transforms, request.transforms, options)?;
+    let items = InputItems::Files(files);
+    let answers = PredictionKind::OfLoss(units);
     Ok(Inputs { samples: Arc::new(images), items, answers, notes })
 }
 

@@ -11,7 +11,7 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::{Error, SampleError, shown};
 use crate::images::decode::DecodeOptions;
 use crate::images::orientation::Exif;
-use crate::inputs::{Inputs, Predicting, Unit};
+use crate::inputs::{Inputs, PredictionRequest, Unit};
 use crate::listing::paths::Paths;
 use crate::plan::{Part, PixelDtype, SplitPlan, Targets};
 use crate::rng::Key;
@@ -19,7 +19,7 @@ use crate::sources::holdout::{Parts, SplitUnits, Splittable, numbered};
 use crate::sources::image_folder::{
     ImageFiles, image_inputs, note_of_bits, preprocessing_of, turned_photos,
 };
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::tables::answer::{Answer, class, labelled, labels, sorted_classes, unlabelled};
 use crate::sources::tables::column::{BadCell, empty, number};
 use crate::sources::tables::column_names::keyed;
@@ -124,8 +124,8 @@ impl Kind for ImageTable {
 }
 
 impl DataSource for ImageTable {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let Parts { train, val, test } = self.parts(&reading.asked.split)?;
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        let Parts { train, val, test } = self.parts(&reading.survey.split)?;
         let classes = self.classes(&train);
         let part = |listed: ImageRows, list| -> Result<Arc<dyn Dataset>, Error> {
             let (files, answers) = listed.labelled(&classes, self.class_column.is_some())?;
@@ -143,8 +143,8 @@ impl DataSource for ImageTable {
         Ok(Splits { train, val, test, classes })
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let mut parts = self.parts(&asked.split)?;
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        let mut parts = self.parts(&request.split)?;
         let photos = parts.each().map(|(part, listed)| (part, &listed.files));
         let (turned, lying) = turned_photos(photos, self.exif);
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
@@ -192,9 +192,9 @@ impl DataSource for ImageTable {
         Ok(preprocessing_of(found, self.decoding()))
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let units = self.target_columns.iter().map(|name| Unit::plain(name)).collect();
-        image_inputs(asked, units, self.decoding())
+        image_inputs(request, units, self.decoding())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

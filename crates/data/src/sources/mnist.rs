@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::error::{Error, SampleError};
-use crate::inputs::{self, Answers, Inputs, Item, Items, Predicting};
+use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::sources::holdout::{Parts, SplitUnits, Splittable};
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, take_buffer};
 use crate::units::Bytes;
 use crate::{Dataset, Splits, Target, read};
@@ -66,8 +66,8 @@ impl Mnist {
 }
 
 impl DataSource for Mnist {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let parts = self.parts(&reading.asked.split, IdxPair::read)?;
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        let parts = self.parts(&reading.survey.split, IdxPair::read)?;
         let classes = parts.classes();
         let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
             Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
@@ -81,8 +81,8 @@ impl DataSource for Mnist {
         })
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let parts = self.parts(&asked.split, IdxPair::count)?;
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        let parts = self.parts(&request.split, IdxPair::count)?;
         let classes = parts.classes();
         let mut class_counts = vec![0; classes.len()];
         parts.train.labels().for_each(|label| class_counts[usize::from(label)] += 1);
@@ -103,8 +103,8 @@ impl DataSource for Mnist {
         })
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        unlabelled(asked)
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        unlabelled(request)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -114,7 +114,7 @@ impl DataSource for Mnist {
 }
 
 /// The images of idx files, which must be of one size.
-fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
+fn unlabelled(request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
     let is_idx = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.contains("images") && name.contains("idx3")
@@ -122,7 +122,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     let mut whole = IdxPair { name: "input", ..IdxPair::default() };
     let mut items = Vec::new();
     let inputs::InputFiles { files, notes } =
-        inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)?;
+        inputs::files(request.paths, "idx files of images, maybe gzipped", &is_idx)?;
     for path in files {
         let (dims, pixels) = read_idx(&path, 3)?;
         let size = (dims[1], dims[2]);
@@ -136,15 +136,15 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let first = whole.labels.len();
         items.extend(
             (0..dims[0])
-                .map(|at| Item::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
+                .map(|at| InputItem::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
         );
         whole.pixels.extend(pixels);
         whole.labels.resize(first + dims[0], 0);
     }
-    let list = &asked.plan.val_transforms;
-    let samples = Arc::new(Digits::new(Selection::all(whole), list, asked.transforms)?);
-    let items = Items::Listed(items);
-    let answers = Answers::OfLoss(Vec::new());
+    let list = &request.plan.val_transforms;
+    let samples = Arc::new(Digits::new(Selection::all(whole), list, request.transforms)?);
+    let items = InputItems::Listed(items);
+    let answers = PredictionKind::OfLoss(Vec::new());
     Ok(Inputs { samples, items, answers, notes })
 }
 
@@ -455,8 +455,8 @@ mod tests {
     }
 
     fn counted(dir: &Path, split: SplitPlan) -> Result<Survey, Error> {
-        let asked = Asked { split, ..Asked::new("x", 0, Targets::Classes) };
-        Mnist { dir: dir.to_owned() }.survey(&asked)
+        let request = SurveyRequest { split, ..SurveyRequest::new("x", 0, Targets::Classes) };
+        Mnist { dir: dir.to_owned() }.survey(&request)
     }
 
     fn digits(dir: &Path, name: &'static str) -> Digits {

@@ -24,7 +24,9 @@ pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
 pub use shapes::Shapes;
-pub use source::{Asked, DataFamily, DataSource, DataSources, Environment, Files, Reading, Survey};
+pub use source::{
+    DataFamily, DataSource, DataSources, Environment, Files, OpenRequest, Survey, SurveyRequest,
+};
 pub use speech::{LogMel, Speech};
 pub use tables::{
     ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::error::Error;
 use crate::plan::{Cameras, Limit, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Accepts, Family, Registry};
 use crate::rng::Key;
 use crate::transform::{Pixels, Transforms};
 use crate::units::Bytes;
-use crate::{Inputs, Predicting, Splits, TextForm};
+use crate::{Inputs, PredictionRequest, Splits, TextForm};
 
 /// A data set. Every rank opens the same.
 pub trait DataSource: Debug + Send + Sync {
@@ -19,16 +19,17 @@ pub trait DataSource: Debug + Send + Sync {
     /// # Errors
     ///
     /// The data is absent, incomplete or inconsistent; names the path and what was expected there.
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error>;
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error>;
 
     /// Counts samples and classes, and changes nothing. Images are not decoded for it.
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         // Nothing was found out or decided.
         let found = &Options::new();
         let transforms = &Transforms::empty();
         let train_transforms = &[][..];
         let val_transforms = &[][..];
-        let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
+        let reading =
+            OpenRequest { survey: request, found, train_transforms, val_transforms, transforms };
         Ok(Survey::of(&self.open(&reading)?))
     }
 
@@ -39,7 +40,7 @@ pub trait DataSource: Debug + Send + Sync {
     }
 
     /// Makes what has to be generated, if it is not there yet.
-    fn generate(&self, _asked: &Asked<'_>) -> Result<(), Error> {
+    fn generate(&self, _request: &SurveyRequest<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -77,7 +78,7 @@ pub trait DataSource: Debug + Send + Sync {
     }
 
     /// Samples without answers, for `ddprun predict`, read as those of the run were.
-    fn inputs(&self, _asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, _request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let why = "its source does not say how inputs without answers are read \
                    (`DataSource::inputs`)";
         Err(Error::NotPredicted { why })
@@ -91,7 +92,7 @@ pub trait DataSource: Debug + Send + Sync {
 
 /// Settings of the experiment outside of `[data]` that its data set needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Asked<'a> {
+pub struct SurveyRequest<'a> {
     /// Name of the experiment, which names folders of generated data.
     pub experiment: &'a str,
     /// Seed of what is generated.
@@ -106,7 +107,7 @@ pub struct Asked<'a> {
     pub split: SplitPlan,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> SurveyRequest<'a> {
     /// A new experiment on all samples.
     pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
         let limit = Limit::All;
@@ -124,9 +125,9 @@ impl<'a> Asked<'a> {
 
 /// Settings for opening a data set.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading<'a> {
+pub struct OpenRequest<'a> {
     /// Settings of the rest of the experiment.
-    pub asked: &'a Asked<'a>,
+    pub survey: &'a SurveyRequest<'a>,
     /// Results of its survey; empty during the survey itself.
     pub found: &'a Options,
     /// Transforms of training images.
@@ -250,7 +251,7 @@ impl Family for DataFamily {
     type Object = dyn DataSource;
 }
 
-impl<K: Kind + DataSource> Takes<K> for DataFamily {
+impl<K: Kind + DataSource> Accepts<K> for DataFamily {
     fn boxed(kind: K) -> Box<dyn DataSource> {
         Box::new(kind)
     }

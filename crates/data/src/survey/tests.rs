@@ -11,7 +11,7 @@ use crate::plan::{OnBadSample, Sampler, SplitPlan, Targets};
 use crate::transform::{CenterCrop, Normalize, PaddingMode, RandomCrop, Resize};
 use crate::{Csv, ImageFolder, Mnist, Shapes};
 
-const ASKED: Asked<'_> = Asked::new("x", 1, Targets::Classes);
+const ASKED: SurveyRequest<'_> = SurveyRequest::new("x", 1, Targets::Classes);
 
 fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
     DataPlan {

@@ -9,7 +9,7 @@ use crate::config::kind::{Kind, Wrong};
 use crate::ops::vectorised;
 use crate::plan::PixelDtype;
 use crate::rng::Stream;
-use crate::transform::{Area, ByChance, Pixels, Transform};
+use crate::transform::{Area, Pixels, RandomlyApplied, Transform};
 
 /// grey images, as torchvision's `Grayscale`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -69,7 +69,7 @@ impl Kind for RandomGrayscale {
     const NAME: &'static str = "random_grayscale";
 }
 
-impl ByChance for RandomGrayscale {
+impl RandomlyApplied for RandomGrayscale {
     fn p(&self) -> f64 {
         self.p
     }
@@ -105,7 +105,7 @@ impl Kind for RandomAdjustSharpness {
     const NAME: &'static str = "random_adjust_sharpness";
 }
 
-impl ByChance for RandomAdjustSharpness {
+impl RandomlyApplied for RandomAdjustSharpness {
     fn p(&self) -> f64 {
         self.p
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::config::kind::{Kind, Options};
 use crate::plan::Unfit;
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Accepts, Family, Registry};
 use crate::rng::Stream;
 use crate::transform::{Area, Images, Pixels, Sides};
 
@@ -75,7 +75,7 @@ pub trait Transform: Debug + Send + Sync {
 }
 
 /// A transform that changes the whole image with a probability, or leaves it as it is.
-pub trait ByChance: Debug + Send + Sync {
+pub trait RandomlyApplied: Debug + Send + Sync {
     /// The probability.
     fn p(&self) -> f64;
 
@@ -88,7 +88,7 @@ pub trait ByChance: Debug + Send + Sync {
     }
 }
 
-impl<T: ByChance> Transform for T {
+impl<T: RandomlyApplied> Transform for T {
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(if happens(self.p(), stream) { self.changed(image) } else { image })
     }
@@ -123,7 +123,7 @@ impl Family for TransformFamily {
     type Object = dyn Transform;
 }
 
-impl<K: Kind + Transform> Takes<K> for TransformFamily {
+impl<K: Kind + Transform> Accepts<K> for TransformFamily {
     fn boxed(kind: K) -> Box<dyn Transform> {
         Box::new(kind)
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::rng::Stream;
-use crate::transform::{Area, ByChance, Pixels, Transform};
+use crate::transform::{Area, Pixels, RandomlyApplied, Transform};
 
 /// mirror left to right with probability `p`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +27,7 @@ impl Kind for RandomHorizontalFlip {
     const NAME: &'static str = "random_horizontal_flip";
 }
 
-impl ByChance for RandomHorizontalFlip {
+impl RandomlyApplied for RandomHorizontalFlip {
     fn p(&self) -> f64 {
         self.p
     }
@@ -103,7 +103,7 @@ impl Kind for RandomVerticalFlip {
     const NAME: &'static str = "random_vertical_flip";
 }
 
-impl ByChance for RandomVerticalFlip {
+impl RandomlyApplied for RandomVerticalFlip {
     fn p(&self) -> f64 {
         self.p
     }

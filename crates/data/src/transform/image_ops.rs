@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::transform::{ByChance, Pixels};
+use crate::transform::{Pixels, RandomlyApplied};
 
 /// stretch each channel to black and white, or leave the image as it is, as torchvision's
 /// `RandomAutocontrast`.
@@ -27,7 +27,7 @@ impl Kind for RandomAutocontrast {
     const NAME: &'static str = "random_autocontrast";
 }
 
-impl ByChance for RandomAutocontrast {
+impl RandomlyApplied for RandomAutocontrast {
     fn p(&self) -> f64 {
         self.p
     }
@@ -58,7 +58,7 @@ impl Kind for RandomEqualize {
     const NAME: &'static str = "random_equalize";
 }
 
-impl ByChance for RandomEqualize {
+impl RandomlyApplied for RandomEqualize {
     fn p(&self) -> f64 {
         self.p
     }
@@ -88,7 +88,7 @@ impl Kind for RandomInvert {
     const NAME: &'static str = "random_invert";
 }
 
-impl ByChance for RandomInvert {
+impl RandomlyApplied for RandomInvert {
     fn p(&self) -> f64 {
         self.p
     }
@@ -122,7 +122,7 @@ impl Kind for RandomPosterize {
     const NAME: &'static str = "random_posterize";
 }
 
-impl ByChance for RandomPosterize {
+impl RandomlyApplied for RandomPosterize {
     fn p(&self) -> f64 {
         self.p
     }
@@ -155,7 +155,7 @@ impl Kind for RandomSolarize {
     const NAME: &'static str = "random_solarize";
 }
 
-impl ByChance for RandomSolarize {
+impl RandomlyApplied for RandomSolarize {
     fn p(&self) -> f64 {
         self.p
     }

@@ -34,7 +34,7 @@ pub use color_jitter::ColorJitter;
 pub(crate) use crop::{CROPS, with_center_crop_at};
 pub use crop::{CenterCrop, PaddingMode, RandomCrop};
 pub use enhance::{Grayscale, RandomAdjustSharpness, RandomGrayscale};
-pub use family::{ByChance, Transform, TransformFamily, Transforms};
+pub use family::{RandomlyApplied, Transform, TransformFamily, Transforms};
 use family::{happens, is_range};
 pub use flips::{AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip};
 pub use gaussian_blur::GaussianBlur;

@@ -9,12 +9,12 @@ use super::{Error, fs_calls, sync_parent};
 
 /// A file that was opened for appending.
 #[derive(Debug)]
-pub struct Appended {
+pub struct AppendFile {
     file: File,
     path: PathBuf,
 }
 
-impl Appended {
+impl AppendFile {
     /// Opens `path`, or makes it, mode 0644 less the umask.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let (file, is_new) = fs_calls::open_to_append(path).map_err(Error::io("open", path))?;
@@ -46,17 +46,17 @@ impl Appended {
 
 /// An append-only text file.
 #[derive(Debug)]
-pub struct Lines {
-    appended: Appended,
+pub struct LineFile {
+    appended: AppendFile,
     /// The last write broke off, so that the next line must begin with a line end.
     is_torn: bool,
 }
 
-impl Lines {
+impl LineFile {
     /// Opens `path` for appending and makes it if needed, mode 0644 less the umask. A last line
     /// without an end, as a killed process leaves it, is ended by the next one.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let mut appended = Appended::open(path)?;
+        let mut appended = AppendFile::open(path)?;
         let is_torn = ends_inside_a_line(&mut appended.file).map_err(Error::io("read", path))?;
         Ok(Self { appended, is_torn })
     }
@@ -105,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         for line in ["one", "two"] {
-            Lines::open(&path).unwrap().push(line).unwrap();
+            LineFile::open(&path).unwrap().push(line).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
     }
@@ -115,7 +115,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         super::super::write_atomic(&path, b"one\ntw").unwrap();
-        let mut lines = Lines::open(&path).unwrap();
+        let mut lines = LineFile::open(&path).unwrap();
         lines.push("three").unwrap();
         lines.push("four").unwrap();
         lines.sync().unwrap();

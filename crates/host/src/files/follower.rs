@@ -19,7 +19,7 @@ pub struct Follower {
 
 /// New lines of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct NewLines {
     /// True if the file was cut or replaced, so that its lines come from the first on.
     pub is_anew: bool,
     /// Whole lines, with their ends; bytes that are no UTF-8 are replaced.
@@ -37,19 +37,19 @@ impl Follower {
     }
 
     /// The lines that were ended since the last look. Half a line waits for its end.
-    pub fn poll(&mut self) -> Result<News, Error> {
+    pub fn poll(&mut self) -> Result<NewLines, Error> {
         self.look(false)
     }
 
     /// Reads as [`Follower::poll`], with a last line that has no end: nothing more will be written.
-    pub fn poll_to_the_end(&mut self) -> Result<News, Error> {
+    pub fn poll_to_the_end(&mut self) -> Result<NewLines, Error> {
         self.look(true)
     }
 
-    fn look(&mut self, is_last: bool) -> Result<News, Error> {
+    fn look(&mut self, is_last: bool) -> Result<NewLines, Error> {
         let failed = |reason| Error::io("read", &self.path)(reason);
         let mut file = match super::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(News::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(NewLines::default()),
             other => other.map_err(failed)?,
         };
         let found = file.metadata().map_err(failed)?;
@@ -77,7 +77,7 @@ impl Follower {
             lines += &String::from_utf8_lossy(&bytes[whole..]);
             lines.push('\n');
         }
-        Ok(News { is_anew, lines })
+        Ok(NewLines { is_anew, lines })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-0.log");
         let mut follower = Follower::new(&path);
-        assert_eq!(follower.poll().unwrap(), News::default());
+        assert_eq!(follower.poll().unwrap(), NewLines::default());
         let mut file = File::create(&path).unwrap();
         let mut write = |text: &str| file.write_all(text.as_bytes()).unwrap();
         let mut lines = || follower.poll().unwrap().lines;
@@ -129,6 +129,6 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(4).unwrap();
         let news = follower.poll().unwrap();
         assert_eq!((news.is_anew, news.lines.as_str()), (true, "uno\n"));
-        assert_eq!(follower.poll().unwrap(), News::default());
+        assert_eq!(follower.poll().unwrap(), NewLines::default());
     }
 }

@@ -81,7 +81,7 @@ fn a_full_file_system_is_told_apart() {
     assert!(full.is_out_of_space(), "{full:?}");
     assert!(full.help_or("choose another").starts_with("make room"));
     // A device is no log.
-    let refused = Lines::open(Path::new("/dev/full")).unwrap_err();
+    let refused = LineFile::open(Path::new("/dev/full")).unwrap_err();
     assert!(refused.with_cause().ends_with("it is not a regular file"), "{refused:?}");
     assert!(!refused.is_out_of_space());
     assert_eq!(refused.help_or("choose another"), "choose another");

@@ -25,7 +25,7 @@ use std::fmt::Debug;
 
 use crate::config::clusters::CLUSTER;
 use crate::config::kind::Kind;
-use crate::registry::{Family, Registry, Takes};
+use crate::registry::{Accepts, Family, Registry};
 
 pub use call::{Call, Error};
 pub use job::{Job, Shape, Sweep, Work};
@@ -161,7 +161,7 @@ impl Family for ClusterFamily {
     type Object = dyn Cluster;
 }
 
-impl<K: Kind + Cluster> Takes<K> for ClusterFamily {
+impl<K: Kind + Cluster> Accepts<K> for ClusterFamily {
     fn boxed(kind: K) -> Box<dyn Cluster> {
         Box::new(kind)
     }

@@ -74,7 +74,7 @@ pub use stdout::{
 pub use terminal::{Screen, progress_bar, screen, to_stderr};
 
 use crate::event::{EpochDone, Event, Finished, History};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::user_error::{ExitCode, UserError};
@@ -185,7 +185,7 @@ pub struct Recorder {
     last_step: u64,
     terminal: Terminal,
     log: RankLog,
-    epochs: Lines,
+    epochs: LineFile,
     history: HistoryWriter,
     sinks: Vec<RunningSink>,
 }
@@ -404,12 +404,12 @@ fn epochs_until(path: &Path, step: u64) -> Result<Vec<EpochDone>, Error> {
 /// `rank-N.log`: what one rank logs, each line with its time. Only rank 0 also writes to the
 /// terminal.
 #[derive(Debug)]
-pub struct RankLog(Lines);
+pub struct RankLog(LineFile);
 
 impl RankLog {
     /// Opens `rank-N.log` in the run's folder; an earlier process's lines stay.
     pub fn open(folder: &Path, rank: Rank) -> Result<Self, Error> {
-        Ok(Self(Lines::open(&Self::path(folder, rank))?))
+        Ok(Self(LineFile::open(&Self::path(folder, rank))?))
     }
 
     /// Path of the log of `rank`.

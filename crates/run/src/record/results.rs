@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{Error, NewerFormat};
 use crate::event::{EpochDone, Evaluated, History};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 
 /// Name of the file of epochs in the run's folder.
 pub const EPOCHS: &str = "epochs.jsonl";
@@ -41,18 +41,18 @@ pub fn read_epochs(path: &Path) -> Result<Option<Vec<EpochDone>>, Error> {
 }
 
 /// Opens the file with these epochs and no others.
-pub(crate) fn open_epochs(path: &Path, epochs: &[EpochDone]) -> Result<Lines, Error> {
+pub(crate) fn open_epochs(path: &Path, epochs: &[EpochDone]) -> Result<LineFile, Error> {
     let mut text = String::new();
     for epoch in epochs {
         text += &encode_epoch(epoch)?;
         text.push('\n');
     }
     files::write_atomic(path, text.as_bytes())?;
-    Ok(Lines::open(path)?)
+    Ok(LineFile::open(path)?)
 }
 
 /// Appends an epoch.
-pub(crate) fn write_epoch(lines: &mut Lines, epoch: &EpochDone) -> Result<(), Error> {
+pub(crate) fn write_epoch(lines: &mut LineFile, epoch: &EpochDone) -> Result<(), Error> {
     Ok(lines.push(&encode_epoch(epoch)?)?)
 }
 

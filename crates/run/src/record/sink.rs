@@ -16,7 +16,7 @@ use crate::config::kind::{Kind, SINKS};
 use crate::event::{Finished, Unfinished};
 use crate::plan::RunFolders;
 use crate::record::Error;
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 
 pub(super) use best_effort::{QueuedSink, TIME_AT_THE_END};
 pub use csv::{Csv, NAME as METRICS};
@@ -112,7 +112,7 @@ impl Family for SinkFamily {
     type Object = dyn Sink;
 }
 
-impl<K: Kind + Sink> Takes<K> for SinkFamily {
+impl<K: Kind + Sink> Accepts<K> for SinkFamily {
     fn boxed(kind: K) -> Box<dyn Sink> {
         Box::new(kind)
     }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Error;
 use crate::event::FORMAT;
-use crate::files::{Follower, News};
+use crate::files::{Follower, NewLines};
 use crate::record::{EVENTS, NewerFormat, RunTime};
 use crate::report;
 
@@ -138,7 +138,7 @@ impl Reader {
 
     /// Reads the events since the last call. Returns true if there were any.
     pub fn poll(&mut self) -> Result<bool, Error> {
-        let News { is_anew, lines } = self.follower.poll()?;
+        let NewLines { is_anew, lines } = self.follower.poll()?;
         if is_anew {
             (self.scalars, self.time) = (Scalars::default(), RunTime::default());
         }

@@ -10,7 +10,7 @@ use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::{Loaded, Problems, closest};
-use crate::data::{self, Asked, DataSource};
+use crate::data::{self, DataSource, SurveyRequest};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::Role;
@@ -152,9 +152,9 @@ pub fn measure(
     let choice =
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
     let (targets, limit) = (targets(loaded, kinds)?, Limit::of(experiment));
-    let asked = Asked::new(loaded.name(), experiment.experiment.seed, targets);
-    let asked = Asked { split: SplitPlan::of(&experiment.data), limit, found, ..asked };
-    let mut data = data::survey(&kinds.data, &choice, &asked)
+    let request = SurveyRequest::new(loaded.name(), experiment.experiment.seed, targets);
+    let request = SurveyRequest { split: SplitPlan::of(&experiment.data), limit, found, ..request };
+    let mut data = data::survey(&kinds.data, &choice, &request)
         .map_err(|error| unusable_data(loaded, &error))?;
     data.limit(limit);
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);

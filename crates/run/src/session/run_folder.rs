@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{self, OpenCheckpoint};
 use crate::config::{self, Experiment, Loaded};
-use crate::data::{self, Asked, Fingerprint};
+use crate::data::{self, Fingerprint, SurveyRequest};
 use crate::files::{self, RunLock};
 use crate::launch::{self, PreparedRun};
 use crate::plan::{ModelPlan, Plan, RunFolders};
@@ -213,8 +213,8 @@ fn begin<'a>(
 
 /// Generates the data that the experiment wants generated.
 pub fn generate(prepared: &Prepared) -> Result<(), ErrorPage> {
-    let asked = Asked::of(&prepared.plan);
-    Ok(prepared.source.generate(&asked)?)
+    let request = SurveyRequest::of(&prepared.plan);
+    Ok(prepared.source.generate(&request)?)
 }
 
 /// An experiment as the text of its file.

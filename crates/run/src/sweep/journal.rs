@@ -24,7 +24,7 @@ use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
 use crate::config::sweep::Search;
 use crate::config::{Loaded, leaves};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 use crate::record::NewerFormat;
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
@@ -143,7 +143,7 @@ pub struct Story {
 }
 
 /// The open journal.
-pub(crate) struct Journal(Lines);
+pub(crate) struct Journal(LineFile);
 
 impl Subject {
     /// The subject of `search` with this number of trials over `base`.
@@ -321,7 +321,7 @@ fn trial_of<'a>(
 impl Journal {
     /// Opens the journal of `folder`, which this process alone may write, to add to it.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
-        Ok(Self(Lines::open(&folder.join(NAME))?))
+        Ok(Self(LineFile::open(&folder.join(NAME))?))
     }
 
     /// The first line.

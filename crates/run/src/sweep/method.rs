@@ -10,7 +10,7 @@ use std::fmt::Debug;
 
 use crate::config::kind::Kind;
 use crate::config::sweep::{METHOD, Search, Values};
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::sampler::{BaseValues, Tried, is_allowed};
 use crate::sweep::trial::Trial;
@@ -83,7 +83,7 @@ impl Family for MethodFamily {
     type Object = dyn Method;
 }
 
-impl<K: Kind + Method> Takes<K> for MethodFamily {
+impl<K: Kind + Method> Accepts<K> for MethodFamily {
     fn boxed(kind: K) -> Box<dyn Method> {
         Box::new(kind)
     }

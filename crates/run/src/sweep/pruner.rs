@@ -14,7 +14,7 @@ use crate::config::kind::{Kind, Wrong};
 use crate::config::schema::Mode;
 use crate::config::sweep::PRUNER;
 use crate::config::values::Every;
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::sweep::trial::Trial;
 
 pub use asha::Asha;
@@ -69,7 +69,7 @@ impl Family for PrunerFamily {
     type Object = dyn Pruner;
 }
 
-impl<K: Kind + Pruner> Takes<K> for PrunerFamily {
+impl<K: Kind + Pruner> Accepts<K> for PrunerFamily {
     fn boxed(kind: K) -> Box<dyn Pruner> {
         Box::new(kind)
     }

@@ -97,7 +97,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{self, Lines};
+    use crate::files::{self, LineFile};
     use crate::record::EVENTS;
     use crate::sweep::example_sweeps::{subject, trial};
     use crate::sweep::journal::Journal;
@@ -112,7 +112,7 @@ mod tests {
         }
         let logs = folder.path().join("trial-0001");
         files::create_folder(&logs).unwrap();
-        let mut lines = Lines::open(&logs.join(EVENTS)).unwrap();
+        let mut lines = LineFile::open(&logs.join(EVENTS)).unwrap();
         for second in [0, 90] {
             let line = format!(r#"{{"time":"1970-01-01T00:0{}:30Z","step":0}}"#, second / 60);
             lines.push(&line).unwrap();

@@ -108,7 +108,7 @@ fn ends_the_run(finished: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Lines;
+    use crate::files::LineFile;
 
     fn evaluated(step: u64, value: &str) -> String {
         format!(r#"{{"step":{step},"event":"evaluated","metrics":{{"val/loss":{value}}}}}"#)
@@ -119,7 +119,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tail = TrialEvents::new(folder.path(), "val/loss");
         tail.poll().unwrap();
-        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        let mut lines = LineFile::open(&folder.path().join(EVENTS)).unwrap();
         for line in [evaluated(10, "0.5"), evaluated(20, "null")] {
             lines.push(&line).unwrap();
             tail.poll().unwrap();
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_run_that_ends_early_reached_what_its_average_does() {
         let folder = tempfile::tempdir().unwrap();
-        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        let mut lines = LineFile::open(&folder.path().join(EVENTS)).unwrap();
         for line in [evaluated(10, "0.5"), evaluated(20, "0.75"), evaluated(20, "0.25")] {
             lines.push(&line).unwrap();
         }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_time_of_a_run_is_that_of_all_its_starts_without_the_pauses() {
         let folder = tempfile::tempdir().unwrap();
-        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        let mut lines = LineFile::open(&folder.path().join(EVENTS)).unwrap();
         let mut tail = TrialEvents::new(folder.path(), "val/loss");
         tail.poll().unwrap();
         assert_eq!((tail.seconds(), tail.seconds_until_now()), (None, None));
@@ -184,7 +184,7 @@ mod tests {
         let reasons = ["completed", "early_stopped", "out_of_time", "stopped", "abandoned"];
         let is_over = reasons.map(|reason| {
             let folder = tempfile::tempdir().unwrap();
-            let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+            let mut lines = LineFile::open(&folder.path().join(EVENTS)).unwrap();
             let finished = format!(r#"{{"step":30,"event":"finished","reason":"{reason}"}}"#);
             lines.push(&finished).unwrap();
             let mut tail = TrialEvents::new(folder.path(), "val/loss");

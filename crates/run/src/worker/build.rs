@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::checkpoint::{self, Destination, OpenCheckpoint, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::loader::{Loader, Request, Settings};
-use crate::data::{self, Asked, Dataset, Fingerprint, SampleWeights, Splits};
+use crate::data::{self, Dataset, Fingerprint, SampleWeights, Splits, SurveyRequest};
 use crate::engine::{self, Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started, Unfinished};
 use crate::files;
@@ -50,7 +50,8 @@ pub(crate) fn build_run(
     end_together(&link, &collective);
     link.progress(0, Phase::LoadingData);
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
+    let splits =
+        data::open(source.as_ref(), &plan.data, &SurveyRequest::of(&plan), &kinds.transforms)?;
     if rank.is_first() && rank_plan.restarts > 0 {
         // A group that is started again may find other files than the one before it.
         let kept = newest_of(&folders.logs, DATA);
@@ -377,8 +378,9 @@ pub fn evaluate(
         let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
         let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
         let how = plan.test_time_augmentation;
-        let asked = Asked::of(&plan);
-        let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
+        let request = SurveyRequest::of(&plan);
+        let splits =
+            data::open_views(source.as_ref(), &plan.data, how, &request, &kinds.transforms)?;
         let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
         let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
         let preprocessor = ObservationPreprocessor::of(&plan, &kinds.transforms)?;

@@ -108,7 +108,7 @@ fn epoch_order(RankRun { plan, sample_weights, .. }: &RankRun, epoch: u64) -> Ep
     let world = plan.distributed.world_size;
     let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, epoch);
     match sample_weights {
-        Some(sample_weights) => order.drawn(sample_weights, plan.seed, epoch),
+        Some(sample_weights) => order.with_weighted_draws(sample_weights, plan.seed, epoch),
         None => order,
     }
 }

@@ -30,7 +30,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{DataFacts, LossFacts, LossPlan, Targets, Unfit};
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 pub use bce_with_logits::BceWithLogits;
 pub use class_weights::ClassWeights;
 pub use cross_entropy::CrossEntropy;
@@ -109,7 +109,7 @@ impl Family for LossFamily {
     type Object = dyn Loss;
 }
 
-impl<K: Kind + Loss> Takes<K> for LossFamily {
+impl<K: Kind + Loss> Accepts<K> for LossFamily {
     fn boxed(kind: K) -> Box<dyn Loss> {
         Box::new(kind)
     }

@@ -21,7 +21,7 @@ use crate::nn::state_dict::{
 use crate::nn::{Builder, Params};
 use crate::onnx::{Dim, Graph, Value};
 use crate::plan::{Flow, Modality, ModelFacts, ModelPlan};
-use crate::registry::{Family, Registry, Takes, Unbuildable};
+use crate::registry::{Accepts, Family, Registry, Unbuildable};
 
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
 pub trait Architecture: Debug + Send + Sync {
@@ -175,7 +175,7 @@ impl Family for ModelFamily {
     type Object = dyn Architecture;
 }
 
-impl<K: Kind + Architecture> Takes<K> for ModelFamily {
+impl<K: Kind + Architecture> Accepts<K> for ModelFamily {
     fn boxed(kind: K) -> Box<dyn Architecture> {
         Box::new(kind)
     }

@@ -9,7 +9,7 @@ use crate::optim::{
     Adafactor, Adagrad, Adam, AdamW, Adan, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd,
 };
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 
 /// An update rule for the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
@@ -83,7 +83,7 @@ impl Family for OptimizerFamily {
     type Object = dyn Optimizer;
 }
 
-impl<K: Kind + Optimizer> Takes<K> for OptimizerFamily {
+impl<K: Kind + Optimizer> Accepts<K> for OptimizerFamily {
     fn boxed(kind: K) -> Box<dyn Optimizer> {
         Box::new(kind)
     }

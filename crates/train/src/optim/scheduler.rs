@@ -10,7 +10,7 @@ use std::fmt::Debug;
 
 use crate::config::kind::{Choice, Kind};
 use crate::plan::{Mode, SchedulePlan, SchedulerFacts, Span, Unfit};
-use crate::registry::{Family, Registered, Registry, Takes, Unbuildable};
+use crate::registry::{Accepts, Family, Registered, Registry, Unbuildable};
 
 pub use decay::{Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, StepLr};
 pub use one_cycle::OneCycleLr;
@@ -78,7 +78,7 @@ impl Family for SchedulerFamily {
     type Object = dyn Scheduler;
 }
 
-impl<K: Kind + Scheduler> Takes<K> for SchedulerFamily {
+impl<K: Kind + Scheduler> Accepts<K> for SchedulerFamily {
     fn boxed(kind: K) -> Box<dyn Scheduler> {
         Box::new(kind)
     }

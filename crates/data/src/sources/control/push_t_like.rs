@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, OwnParts, Wrong};
 use crate::error::Error;
-use crate::inputs::{Inputs, Predicting};
+use crate::inputs::{Inputs, PredictionRequest};
 use crate::rng::Key;
 use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
 use crate::sources::control::windows;
-use crate::sources::source::{Asked, DataSource, Reading, Survey};
+use crate::sources::source::{DataSource, OpenRequest, Survey, SurveyRequest};
 use crate::transform::Pixels;
 use crate::{Environment, Splits};
 
@@ -79,20 +79,20 @@ fn two_hundred() -> usize {
 }
 
 impl DataSource for PushTLike {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        windows::open(&self.behaviour(reading.asked.seed), self.chunk(), reading)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        windows::open(&self.behaviour(reading.survey.seed), self.chunk(), reading)
     }
 
     fn environment(&self, key: Key) -> Option<Box<dyn Environment>> {
         Some(Box::new(Attempt { push: PushEnv::start(key), image_size: self.image_size }))
     }
 
-    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         Err(Error::NotPredicted { why: ACTS })
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(asked.seed), self.chunk(), &asked.split, asked.found)
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        windows::survey(&self.behaviour(request.seed), self.chunk(), &request.split, request.found)
     }
 }
 

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::Splits;
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
-use crate::inputs::{Inputs, Predicting};
+use crate::inputs::{Inputs, PredictionRequest};
 use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
 use crate::sources::control::windows;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 
 /// recorded observations and actions; the next actions are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,16 +77,16 @@ impl Trajectories {
 }
 
 impl DataSource for Trajectories {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         windows::open(&self.behaviour(), self.chunk(), reading)
     }
 
-    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         Err(Error::NotPredicted { why: ACTS })
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(), self.chunk(), &asked.split, asked.found)
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        windows::survey(&self.behaviour(), self.chunk(), &request.split, request.found)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

@@ -23,7 +23,7 @@ use crate::sources::control::npz::Npz;
 use crate::sources::control::parquet::Parquet;
 use crate::sources::control::pixel_stats;
 use crate::sources::holdout::{Parts, SampleIndices};
-use crate::sources::source::{Reading, Survey};
+use crate::sources::source::{OpenRequest, Survey};
 use crate::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 use crate::units::Bytes;
 use crate::{Dataset, Splits, Target};
@@ -148,8 +148,12 @@ fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
 }
 
 /// Opens all parts; the ranges are those that a survey found, or are measured anew.
-pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Result<Splits, Error> {
-    let split = &reading.asked.split;
+pub(super) fn open(
+    from: &Behaviour,
+    chunk: Chunk,
+    reading: &OpenRequest<'_>,
+) -> Result<Splits, Error> {
+    let split = &reading.survey.split;
     let policy = match Policy::found(reading.found) {
         Some(policy) => Some(policy),
         None => Policy::found(&survey(from, chunk, split, None)?.found),

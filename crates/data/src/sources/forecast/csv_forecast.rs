@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::config::values::SplitRule;
 use crate::error::{Error, SampleError, shown};
-use crate::inputs::{self, Answers, Inputs, Item, Items, Predicting, Unit};
+use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
 use crate::plan::{TargetColumn, Targets};
 use crate::rng::Key;
 use crate::sources::dates::{DateForm, Frequency, FrequencyAlias, check_format};
@@ -24,7 +24,7 @@ use crate::sources::forecast::calendar;
 use crate::sources::forecast::calendar::Calendar;
 use crate::sources::forecast::dates::Dates;
 use crate::sources::forecast::table::{DateOptions, Table};
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::tables::column::truth_values;
 use crate::sources::tables::fit::Scale;
 use crate::units::Bytes;
@@ -129,12 +129,12 @@ impl DataSource for CsvForecast {
         Ok(Some(Targets::Numbers))
     }
 
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         read(self, &SurveyResults::of(reading.found)).map(|read| read.splits)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let stored = asked.found.map(SurveyResults::of).unwrap_or_default();
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        let stored = request.found.map(SurveyResults::of).unwrap_or_default();
         let CutTable { splits, notes, target_columns, stored } = read(self, &stored)?;
         let found = Survey::of(&splits);
         let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
@@ -150,8 +150,8 @@ impl DataSource for CsvForecast {
         })
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        forecasts(self, asked)
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        forecasts(self, request)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -280,9 +280,10 @@ const UNSEEN: &str = "the run was trained without dates, so the model does not s
                       date the forecast";
 
 /// The last rows of each table, after which comes what is to be forecast.
-fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-    let names: Vec<&String> = asked.plan.target_columns.iter().map(|column| &column.name).collect();
-    let stored = SurveyResults::of(&asked.plan.source.found);
+fn forecasts(source: &CsvForecast, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+    let names: Vec<&String> =
+        request.plan.target_columns.iter().map(|column| &column.name).collect();
+    let stored = SurveyResults::of(&request.plan.source.found);
     let scales = match &stored.scales {
         Some(scales) => scales.clone(),
         // A run of before they were kept has its table.
@@ -297,7 +298,7 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
     let mut recent = RecentWindows::new(source, names.len());
     let inputs::InputFiles { files, mut notes } =
-        inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)?;
+        inputs::files(request.paths, "tables (.csv) of series", &is_wanted)?;
     let mut items = Vec::new();
     let options = source.dates(&stored);
     for path in files {
@@ -309,7 +310,7 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
                 return Err(error);
             }
             Err(error) => {
-                items.push(Item::unreadable(&file, None, error.to_string()));
+                items.push(InputItem::unreadable(&file, None, error.to_string()));
                 continue;
             }
         };
@@ -342,8 +343,8 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         items.push(item);
     }
     let samples = Arc::new(recent);
-    let items = Items::Listed(items);
-    Ok(Inputs { samples, items, answers: Answers::Series(units), notes })
+    let items = InputItems::Listed(items);
+    Ok(Inputs { samples, items, answers: PredictionKind::Series(units), notes })
 }
 
 /// The last rows of some tables.
@@ -359,17 +360,17 @@ impl RecentWindows {
     }
 
     /// The last rows of `table`, if it has enough.
-    fn take(&mut self, table: &Table, file: &Arc<Path>, source: &CsvForecast) -> Item {
+    fn take(&mut self, table: &Table, file: &Arc<Path>, source: &CsvForecast) -> InputItem {
         let rows = table.rows();
         let seq_len = source.seq_len;
         let Some(first) = rows.checked_sub(seq_len) else {
             let why = format!("it has {rows} rows, but a forecast needs the last {seq_len}");
-            return Item::unreadable(file, None, why);
+            return InputItem::unreadable(file, None, why);
         };
         let row = |row| table.values(row, 1).iter().chain(table.marks(row)).copied();
         let at = self.values.len();
         self.values.push((first..rows).flat_map(row).collect());
-        Item::new(file, None, at..at + 1)
+        InputItem::new(file, None, at..at + 1)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::values::Shape2;
 use crate::plan::Targets;
 use crate::transform::Resize;
 
-const ASKED: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
+const ASKED: SurveyRequest<'_> = SurveyRequest::new("x", 0, Targets::Numbers);
 
 fn folder(table: &str) -> (tempfile::TempDir, ImageTable) {
     let dir = tempfile::tempdir().unwrap();
@@ -42,8 +42,8 @@ fn images_have_the_classes_that_their_rows_name() {
     assert_eq!((found.n_train, found.multi_label), (2, true));
     assert_eq!((found.classes, found.class_counts), (data.class_columns.clone(), vec![1, 2]));
     let list = [Choice::of(&Resize::to(Shape2::Both([2, 2])))];
-    let reading = Reading {
-        asked: &ASKED,
+    let reading = OpenRequest {
+        survey: &ASKED,
         found: &Options::new(),
         train_transforms: &list,
         val_transforms: &list,
@@ -64,15 +64,15 @@ fn an_image_has_the_class_that_its_row_names_in_any_spelling() {
         change(&mut data);
         assert_eq!(data.check(), []);
         let list = [Choice::of(&Resize::to(Shape2::Both([2, 2])))];
-        let asked = Asked::new("x", 0, Targets::Classes);
-        let reading = Reading {
-            asked: &asked,
+        let request = SurveyRequest::new("x", 0, Targets::Classes);
+        let reading = OpenRequest {
+            survey: &request,
             found: &Options::new(),
             train_transforms: &list,
             val_transforms: &list,
             transforms: &Transforms::default(),
         };
-        let survey = data.survey(&asked).map_err(|error| error.to_string())?;
+        let survey = data.survey(&request).map_err(|error| error.to_string())?;
         let splits = data.open(&reading).map_err(|error| error.to_string())?;
         assert_eq!((splits.train.len(), &splits.classes), (survey.n_train, &survey.classes));
         let n = splits.train.len();
@@ -121,7 +121,7 @@ fn a_class_that_is_only_validated_on_is_refused_with_its_line() {
     let val = dir.path().join("val.csv");
     crate::files::write_atomic(&val, b"image,label\na.ppm,dog\nb.ppm,cat\n").unwrap();
     data.val_file = Some(val);
-    let error = data.survey(&Asked::new("x", 0, Targets::Classes)).unwrap_err().to_string();
+    let error = data.survey(&SurveyRequest::new("x", 0, Targets::Classes)).unwrap_err().to_string();
     assert!(error.ends_with("val.csv`, line 3: class `cat` has no training rows"), "{error}");
 }
 
@@ -139,7 +139,7 @@ fn images_of_a_group_are_held_back_together() {
         [val.answers.len(), train.answers.len()],
         [2 * val.files.len(), 2 * train.files.len()]
     );
-    let found = data.survey(&Asked { split, ..ASKED }).unwrap();
+    let found = data.survey(&SurveyRequest { split, ..ASKED }).unwrap();
     assert_eq!((found.n_train, found.n_val), (train.files.len(), val.files.len()));
     data.group = Some("patient".to_owned());
     let error = data.parts(&split).err().unwrap().to_string();

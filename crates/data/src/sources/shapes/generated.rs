@@ -20,14 +20,14 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::error::Error;
 use crate::files::{self, NewFile};
-use crate::inputs::{Inputs, Predicting};
+use crate::inputs::{Inputs, PredictionRequest};
 use crate::listing::paths::both;
 use crate::plan::{PixelDtype, Targets};
 use crate::rng::{Key, Purpose};
 use crate::sources::holdout::Parts;
 use crate::sources::image_folder::{ImageFolder, image_inputs};
 use crate::sources::shapes::draw;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::{Splits, read};
 
 /// Version of what is drawn; a new version draws anew.
@@ -81,18 +81,18 @@ impl Kind for Shapes {
 }
 
 impl DataSource for Shapes {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        self.images(reading.found, reading.asked).open(reading)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        self.images(reading.found, reading.survey).open(reading)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let (root, parameters) = self.parameters(asked);
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
+        let (root, parameters) = self.parameters(request);
         let folder = parameters.folder(&root);
         let images = in_folder(&folder);
         let found = if is_ready(&root, &parameters)? {
-            images.survey(asked)?
+            images.survey(request)?
         } else {
-            let parts = self.labels().held_back(&asked.split);
+            let parts = self.labels().held_back(&request.split);
             let unusable = |what| Error::Generated { what };
             let parts = parts.map_err(unusable)?;
             let mut class_counts = vec![0; self.classes as usize];
@@ -120,8 +120,8 @@ impl DataSource for Shapes {
         Some("dir")
     }
 
-    fn generate(&self, asked: &Asked<'_>) -> Result<(), Error> {
-        let (root, parameters) = self.parameters(asked);
+    fn generate(&self, request: &SurveyRequest<'_>) -> Result<(), Error> {
+        let (root, parameters) = self.parameters(request);
         ensure(&root, &parameters)
     }
 
@@ -130,12 +130,12 @@ impl DataSource for Shapes {
         Ok(Options::new())
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new(), PixelDtype::Uint8.into())
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        image_inputs(request, Vec::new(), PixelDtype::Uint8.into())
     }
 
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {
-        let nowhere = Asked::new(GENERATOR, 0, Targets::Classes);
+        let nowhere = SurveyRequest::new(GENERATOR, 0, Targets::Classes);
         self.images(found, &nowhere).files(found)
     }
 }
@@ -159,12 +159,12 @@ impl Shapes {
     }
 
     /// The folder that holds generated sets, and what this one is made from.
-    fn parameters(&self, asked: &Asked<'_>) -> (PathBuf, Parameters) {
-        let root = self.dir.clone().unwrap_or_else(|| Path::new("data").join(asked.experiment));
+    fn parameters(&self, request: &SurveyRequest<'_>) -> (PathBuf, Parameters) {
+        let root = self.dir.clone().unwrap_or_else(|| Path::new("data").join(request.experiment));
         let parameters = Parameters {
             format: FORMAT,
             generator: GENERATOR.to_owned(),
-            seed: asked.seed,
+            seed: request.seed,
             classes: self.classes,
             train_per_class: self.train_per_class,
             val_per_class: self.val_per_class,
@@ -174,10 +174,10 @@ impl Shapes {
     }
 
     /// The generated set, where a survey found it.
-    fn images(&self, found: &Options, asked: &Asked<'_>) -> ImageFolder {
+    fn images(&self, found: &Options, request: &SurveyRequest<'_>) -> ImageFolder {
         let folder = found.get(FOLDER).and_then(|folder| folder.as_str()).map(PathBuf::from);
         in_folder(&folder.unwrap_or_else(|| {
-            let (root, parameters) = self.parameters(asked);
+            let (root, parameters) = self.parameters(request);
             parameters.folder(&root)
         }))
     }

@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::{Error, SampleError};
-use crate::inputs::{self, Answers, Inputs, Item, Items, Predicting};
+use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::holdout::Parts;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::speech::audio::{self, Header};
 use crate::sources::speech::folder;
 use crate::sources::speech::manifest::{self, Filter, Manifest};
@@ -166,16 +166,16 @@ impl Kind for Speech {
 }
 
 impl DataSource for Speech {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         let parts = self.parts()?;
         let measured = match AudioLimits::of(reading.found) {
             Some(measured) => measured,
             None => self.measure(&parts)?,
         };
-        self.read(&parts, measured, &reading.asked.split)
+        self.read(&parts, measured, &reading.survey.split)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let parts = self.parts()?;
         parts.iter().chain(&self.noise()?).try_for_each(Part::check_files)?;
         let measured = self.measure(&parts)?;
@@ -198,8 +198,13 @@ impl DataSource for Speech {
         );
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
-        let notes = self.repeated_speakers(&parts, &asked.split).into_iter().collect();
-        Ok(Survey { notes, line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
+        let notes = self.repeated_speakers(&parts, &request.split).into_iter().collect();
+        Ok(Survey {
+            notes,
+            line,
+            found,
+            ..Survey::of(&self.read(&parts, measured, &request.split)?)
+        })
     }
 
     /// The parameters of the features. A sample is the features of clean speech, then of noisy
@@ -228,11 +233,11 @@ impl DataSource for Speech {
         Ok(numbers.map(|(name, number)| (name.to_owned(), number)).collect())
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let why =
             "the run was begun by an earlier ddprun, which kept no sample rate: train it again";
-        let measured = AudioLimits::of(&asked.plan.source.found);
-        self.recordings(asked.paths, measured.ok_or(Error::NotPredicted { why })?)
+        let measured = AudioLimits::of(&request.plan.source.found);
+        self.recordings(request.paths, measured.ok_or(Error::NotPredicted { why })?)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -448,11 +453,11 @@ impl Speech {
             if inputs::ends_with(&path, &["json", "jsonl"]) {
                 let listed = manifest::read(&path, &Filter::default())?.utterances;
                 let row = |row: usize| Some(row as u64 + 1);
-                let item = |n| Item::new(&file, row(n), at + n..at + n + 1);
+                let item = |n| InputItem::new(&file, row(n), at + n..at + n + 1);
                 items.extend((0..listed.len()).map(item));
                 utterances.extend(listed);
             } else {
-                items.push(Item::new(&file, None, at..at + 1));
+                items.push(InputItem::new(&file, None, at..at + 1));
                 utterances.push(Utterance {
                     path,
                     class: String::new(),
@@ -464,8 +469,8 @@ impl Speech {
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
         let clips = Clips::new(Recordings::labelled(&utterances, &[]), measured);
         let samples = Arc::new(Utterances::new(clips, None, mel));
-        let items = Items::Listed(items);
-        let answers = Answers::OfLoss(Vec::new());
+        let items = InputItems::Listed(items);
+        let answers = PredictionKind::OfLoss(Vec::new());
         Ok(Inputs { samples, items, answers, notes })
     }
 }

@@ -8,7 +8,7 @@ use crate::config::kind::Options;
 use crate::error::Error;
 use crate::plan::{SplitPlan, Targets};
 use crate::rng::{Key, Purpose};
-use crate::sources::source::{Asked, DataSource, Reading, Survey};
+use crate::sources::source::{DataSource, OpenRequest, Survey, SurveyRequest};
 use crate::sources::speech::Speech;
 use crate::sources::speech::audio::{self, Span};
 use crate::sources::speech::folder::class;
@@ -80,7 +80,7 @@ fn folders() -> tempfile::TempDir {
     dir
 }
 
-const ASKED: Asked<'_> = Asked::new("x", 0, Targets::Classes);
+const ASKED: SurveyRequest<'_> = SurveyRequest::new("x", 0, Targets::Classes);
 
 fn speech(dir: &Path) -> Speech {
     Speech { n_mels: 16, ..Speech::new(dir.join("train"), dir.join("val")) }
@@ -91,7 +91,8 @@ fn opened(speech: &Speech) -> Splits {
     let found = &speech.survey(&ASKED).unwrap().found;
     let (train_transforms, val_transforms) = (&[][..], &[][..]);
     let transforms = &Transforms::empty();
-    let reading = Reading { asked: &ASKED, found, train_transforms, val_transforms, transforms };
+    let reading =
+        OpenRequest { survey: &ASKED, found, train_transforms, val_transforms, transforms };
     speech.open(&reading).unwrap()
 }
 
@@ -108,7 +109,7 @@ fn utterances_of_one_folder_validate_and_others_test() {
     let (test_dir, val_dir) = (Some(dir.path().join("val")), None);
     let data = Speech { val_dir, test_dir, ..speech(dir.path()) };
     let split = SplitPlan { val_fraction: Some(0.34), ..SplitPlan::NONE };
-    let found = data.survey(&Asked { split, ..ASKED }).unwrap();
+    let found = data.survey(&SurveyRequest { split, ..ASKED }).unwrap();
     assert_eq!((found.n_train, found.n_val, found.n_test), (3, 3, 1));
     assert_eq!(found.class_counts.iter().sum::<u64>(), 3);
 }
@@ -445,17 +446,17 @@ fn spoken() -> (tempfile::TempDir, Speech) {
 fn utterances_of_a_speaker_are_held_back_together_and_a_random_split_of_them_is_noted() {
     let (dir, speech) = spoken();
     let split = SplitPlan { val_fraction: Some(0.5), ..SplitPlan::NONE };
-    let asked = Asked { split, ..ASKED };
-    let notes = speech.survey(&asked).unwrap().notes;
+    let request = SurveyRequest { split, ..ASKED };
+    let notes = speech.survey(&request).unwrap().notes;
     let expected = "part 2 of the file names, such as `ann`, has 4 values in 50 recordings";
     assert!(notes[0].starts_with(expected), "{notes:?}");
     assert!(notes[0].ends_with("`data.group_part = 2` keeps each on one side"), "{notes:?}");
     assert!(speech.survey(&ASKED).unwrap().notes.is_empty(), "nothing is held back");
     let grouped = Speech { group_part: Some(2), ..speech.clone() };
-    assert!(grouped.survey(&asked).unwrap().notes.is_empty());
-    let reading = Reading {
-        asked: &asked,
-        found: &grouped.survey(&asked).unwrap().found,
+    assert!(grouped.survey(&request).unwrap().notes.is_empty());
+    let reading = OpenRequest {
+        survey: &request,
+        found: &grouped.survey(&request).unwrap().found,
         train_transforms: &[],
         val_transforms: &[],
         transforms: &Transforms::empty(),
@@ -469,7 +470,7 @@ fn utterances_of_a_speaker_are_held_back_together_and_a_random_split_of_them_is_
     assert_eq!((train.len(), val.len()), (2, 2));
     assert!(train.is_disjoint(&val), "{train:?} {val:?}");
     let nobody = Speech { group_part: Some(7), ..speech.clone() };
-    let error = nobody.survey(&asked).unwrap_err().to_string();
+    let error = nobody.survey(&request).unwrap_err().to_string();
     assert!(error.contains("its name has no part 7 between `_` or `-`"), "{error}");
     // The same by the lines of a manifest.
     let line = |speaker: &str, take: usize| {
@@ -485,12 +486,12 @@ fn utterances_of_a_speaker_are_held_back_together_and_a_random_split_of_them_is_
     let manifest = dir.path().join("train.json");
     crate::files::write_atomic(&manifest, lines.as_bytes()).unwrap();
     let listed = Speech { train_dir: None, train_manifest: Some(manifest), ..speech };
-    let notes = listed.survey(&asked).unwrap().notes;
+    let notes = listed.survey(&request).unwrap().notes;
     assert!(notes[0].starts_with("`speaker` names 2 speakers of 20 utterances"), "{notes:?}");
     let grouped = Speech { group: Some("speaker".to_owned()), ..listed.clone() };
-    let found = grouped.survey(&asked).unwrap();
+    let found = grouped.survey(&request).unwrap();
     assert_eq!((found.n_train, found.n_val, found.notes.len()), (10, 10, 0));
     let wrong = Speech { group: Some("voice".to_owned()), ..listed };
-    let error = wrong.survey(&asked).unwrap_err().to_string();
+    let error = wrong.survey(&request).unwrap_err().to_string();
     assert!(error.ends_with("line 1: it has no `voice`"), "{error}");
 }

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
 use crate::file_names::unpacked;
-use crate::inputs::{self, Inputs, Predicting};
+use crate::inputs::{self, Inputs, PredictionRequest};
 use crate::plan::{Part, Targets};
 use crate::sources::dates::DateForm;
 use crate::sources::holdout::Parts;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::tables::answer::{Answer, class, unlabelled};
 use crate::sources::tables::column::{BadCell, Column, decimals, empty, number, with_point};
 use crate::sources::tables::column_names::{ColumnNames, keyed};
@@ -140,11 +140,11 @@ impl Csv {
     ///
     /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
     /// (names file, line, column and value), or a part would be empty.
-    pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<OpenedTable, Error> {
+    pub(crate) fn read(&self, request: &SurveyRequest<'_>) -> Result<OpenedTable, Error> {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
-        let wanted = TableSpec { rules, target, standardize, asked };
+        let wanted = TableSpec { rules, target, standardize, request };
         let fit = wanted.fit();
         let words = match &fit {
             None if self.features.infers() => self.columns_of_words()?,
@@ -379,16 +379,16 @@ impl DataSource for Csv {
         Fit::found(found).map(|fit| fit.targets).unwrap_or_default()
     }
 
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let asked = Asked { found: Some(reading.found), ..*reading.asked };
-        self.read(&asked).map(|opened| opened.splits)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        let request = SurveyRequest { found: Some(reading.found), ..*reading.survey };
+        self.read(&request).map(|opened| opened.splits)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
         let line = format!("{}, target {}", files.join(" and "), self.target.words());
-        Ok(self.read(asked)?.survey(line))
+        Ok(self.read(request)?.survey(line))
     }
 
     fn target(&self) -> Result<Option<Targets>, Error> {
@@ -407,11 +407,11 @@ impl DataSource for Csv {
         Ok(Some(TargetCells::targets(&kinds)))
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = UnlabelledRows::new(&asked.plan.source.found, self.rules())?;
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        let mut rows = UnlabelledRows::new(&request.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
         let what = "tables (.csv, .tsv) with a header line";
-        let found = inputs::files(asked.paths, what, &is_wanted)?;
+        let found = inputs::files(request.paths, what, &is_wanted)?;
         rows.note(found.notes);
         for path in found.files {
             self.rows_of(&path, &mut rows)?;
@@ -433,7 +433,7 @@ pub(crate) fn open(
     targets: Targets,
 ) -> Result<Splits, Error> {
     let csv = Csv::new(train.to_owned(), val.to_owned(), target);
-    csv.read(&Asked::new("", 0, targets)).map(|opened| opened.splits)
+    csv.read(&SurveyRequest::new("", 0, targets)).map(|opened| opened.splits)
 }
 
 /// 1 or 0: whether a row has a class.

@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::{Error, shown};
 use crate::file_names::unpacked;
-use crate::inputs::{self, Inputs, Predicting};
-use crate::json::{self, NOT_FINITE, NotAnObject};
+use crate::inputs::{self, Inputs, PredictionRequest};
+use crate::json::{self, JsonLineError, NOT_FINITE};
 use crate::plan::{Part, Targets};
 use crate::sources::dates::DateForm;
 use crate::sources::holdout::Parts;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::tables::answer::{self, Answer, unlabelled};
 use crate::sources::tables::column::{BadCell, Cells, Column, is_missing, json_number, whole};
 use crate::sources::tables::column_names::{ColumnNames, keyed};
@@ -120,18 +120,18 @@ impl DataSource for Jsonl {
         Fit::found(found).map(|fit| fit.targets).unwrap_or_default()
     }
 
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let asked = Asked { found: Some(reading.found), ..*reading.asked };
-        self.open(&asked).map(|opened| opened.splits)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        let request = SurveyRequest { found: Some(reading.found), ..*reading.survey };
+        self.open(&request).map(|opened| opened.splits)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let files: Vec<String> =
             self.given().map(|(_, path, _)| path.display().to_string()).collect();
         let files = files.join(" and ");
         let inputs = self.inputs.join(", ");
         let line = format!("{files}, {inputs} -> {}", self.target.words());
-        Ok(self.open(asked)?.survey(line))
+        Ok(self.open(request)?.survey(line))
     }
 
     fn target(&self) -> Result<Option<Targets>, Error> {
@@ -151,10 +151,10 @@ impl DataSource for Jsonl {
         Ok(Some(TargetCells::targets(&kinds)))
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = UnlabelledRows::new(&asked.plan.source.found, self.rules())?;
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
+        let mut rows = UnlabelledRows::new(&request.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
-        let found = inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)?;
+        let found = inputs::files(request.paths, "files of a JSON object a line", &is_wanted)?;
         rows.note(found.notes);
         for path in found.files {
             self.rows_of(&path, &mut rows)?;
@@ -181,11 +181,11 @@ impl Jsonl {
         CellRules { features: &self.features, missing: &self.missing_values }
     }
 
-    fn open(&self, asked: &Asked<'_>) -> Result<OpenedTable, Error> {
+    fn open(&self, request: &SurveyRequest<'_>) -> Result<OpenedTable, Error> {
         let rules = self.rules();
         let target = &self.target;
         let standardize = self.standardize_target;
-        let wanted = TableSpec { rules, target, standardize, asked };
+        let wanted = TableSpec { rules, target, standardize, request };
         let fit = wanted.fit();
         let words = match &fit {
             None if self.features.infers() => self.keys_of_words()?,
@@ -515,7 +515,7 @@ fn each_line(
             continue;
         }
         let object = json::object(text).map_err(|error| {
-            let NotAnObject { what, help } = error;
+            let JsonLineError { what, help } = error;
             cell(path, line, BadCell { what, help })
         })?;
         push(&object, line)?;

@@ -15,7 +15,7 @@ use crate::error::{Error, SampleError, shown};
 use crate::plan::{SplitPlan, TargetColumn, Targets};
 use crate::rng::Key;
 use crate::sources::holdout::{Parts, SplitUnits, Splittable, numbered};
-use crate::sources::source::{Asked, Survey};
+use crate::sources::source::{Survey, SurveyRequest};
 use crate::sources::tables::answer::{Answer, labelled, labels, sorted_classes};
 use crate::sources::tables::column::{BadCell, Cells, Column, truth};
 use crate::sources::tables::column_names::ColumnNames;
@@ -55,7 +55,7 @@ pub(crate) struct TableSpec<'a> {
     pub(crate) target: &'a ColumnNames,
     /// True if these are standardised.
     pub(crate) standardize: bool,
-    pub(crate) asked: &'a Asked<'a>,
+    pub(crate) request: &'a SurveyRequest<'a>,
 }
 
 /// The parts of a table as samples.
@@ -82,7 +82,7 @@ pub(crate) enum AnswerKind {
 impl TableSpec<'_> {
     /// Type of each target.
     pub(crate) fn answers(&self) -> AnswerKind {
-        match self.asked.targets {
+        match self.request.targets {
             Targets::Classes if self.target.names().len() > 1 => AnswerKind::Unread,
             Targets::Classes => AnswerKind::Class,
             Targets::MultiLabel => AnswerKind::Flags,
@@ -92,7 +92,7 @@ impl TableSpec<'_> {
 
     /// The statistics of the run that is continued.
     pub(crate) fn fit(&self) -> Option<Fit> {
-        self.asked.found.and_then(Fit::found)
+        self.request.found.and_then(Fit::found)
     }
 
     /// Type of a column of this name; `inferred` names the columns of words, if these are
@@ -125,7 +125,7 @@ impl TableSpec<'_> {
         let unusable = |what| Error::Format { path, what };
         let many_classes = self.many_classes(&parts.train);
         let in_time = self.split_in_time(&parts.train);
-        let dealt = parts.held_back(&self.asked.split).map_err(unusable);
+        let dealt = parts.held_back(&self.request.split).map_err(unusable);
         let Parts { train, val, test } = dealt.map_err(|error| many_classes().unwrap_or(error))?;
         let names = fit.as_ref().map(Fit::names);
         train.check_columns(names.as_deref().unwrap_or(&train.names()), &train.path)?;
@@ -197,7 +197,7 @@ impl TableSpec<'_> {
 
     /// Note if rows in the order of their dates are held out at random.
     fn split_in_time(&self, rows: &Rows) -> Option<String> {
-        let SplitPlan { val_fraction, test_fraction, folds, .. } = self.asked.split;
+        let SplitPlan { val_fraction, test_fraction, folds, .. } = self.request.split;
         let is_split = val_fraction.is_some() || test_fraction.is_some() || folds.is_some();
         let is_at_random = is_split && rows.groups.is_empty();
         let order = |column: &Column| match &column.cells {
@@ -227,8 +227,8 @@ impl TableSpec<'_> {
 
     /// Statistics of the training rows that are taken.
     fn fit_of(&self, train: &Rows, classes: &[String]) -> Result<Fit, Error> {
-        let limit = match self.asked.found {
-            None => self.asked.limit.samples(train.lines.len()),
+        let limit = match self.request.found {
+            None => self.request.limit.samples(train.lines.len()),
             // A run of before this was kept went by all rows.
             Some(_) => None,
         };

@@ -9,10 +9,11 @@ use super::*;
 use crate::config::kind::{Choice, Kind, Options};
 use crate::plan::{Limit, Modality, SourcePlan, SplitPlan, TargetColumn, Targets};
 use crate::{
-    Asked, DataSource, Dataset, Error, Inputs, Predicting, Reading, Survey, Target, Transforms,
+    DataSource, Dataset, Error, Inputs, OpenRequest, PredictionRequest, Survey, SurveyRequest,
+    Target, Transforms,
 };
 
-const REGRESSION: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
+const REGRESSION: SurveyRequest<'_> = SurveyRequest::new("x", 0, Targets::Numbers);
 
 /// Two tables, and the data set of both with the target `target`.
 fn table(train: &str, val: &str, target: ColumnNames) -> (tempfile::TempDir, Csv) {
@@ -34,16 +35,24 @@ fn list(names: &[&str]) -> ColumnNames {
 /// The samples of training and validation, and the targets, as a run would open them.
 type Samples = [(Vec<Vec<f32>>, Vec<Target>); 2];
 
-fn opened(source: &dyn DataSource, asked: &Asked<'_>) -> Result<(Survey, Samples), Error> {
-    let survey = source.survey(asked)?;
-    let samples = reopened(source, asked, &survey.found)?;
+fn opened(
+    source: &dyn DataSource,
+    request: &SurveyRequest<'_>,
+) -> Result<(Survey, Samples), Error> {
+    let survey = source.survey(request)?;
+    let samples = reopened(source, request, &survey.found)?;
     Ok((survey, samples))
 }
 
-fn reopened(source: &dyn DataSource, asked: &Asked<'_>, found: &Options) -> Result<Samples, Error> {
+fn reopened(
+    source: &dyn DataSource,
+    request: &SurveyRequest<'_>,
+    found: &Options,
+) -> Result<Samples, Error> {
     let transforms = &Transforms::empty();
     let (train_transforms, val_transforms) = (&[][..], &[][..]);
-    let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
+    let reading =
+        OpenRequest { survey: request, found, train_transforms, val_transforms, transforms };
     let splits = source.open(&reading)?;
     let all = |data: &dyn Dataset| {
         (0..data.len())
@@ -135,7 +144,7 @@ fn several_columns_are_numbers_or_flags() {
     assert_eq!(train.1[1], Target::Series(vec![0.0, 3.0]));
     assert_eq!(val.1, [Target::Series(vec![0.0, 1.0])]);
     let (_dir, csv) = table("a,x,b\n1,0,1\n0,1,0\n1,1,1\n", "a,x,b\n1,1,0\n", list(&["b", "a"]));
-    let flags = Asked::new("x", 0, Targets::MultiLabel);
+    let flags = SurveyRequest::new("x", 0, Targets::MultiLabel);
     let (survey, [train, _]) = opened(&csv, &flags).unwrap();
     assert!(survey.multi_label);
     assert_eq!(
@@ -149,7 +158,7 @@ fn several_columns_are_numbers_or_flags() {
     assert_eq!((survey.classes, survey.n_targets), (vec!["x".to_owned()], 0));
     assert_eq!(train.1[0], Target::Series(vec![0.0]));
     // What the plan refuses with its caret.
-    let survey = csv.survey(&Asked::new("x", 0, Targets::Classes)).unwrap();
+    let survey = csv.survey(&SurveyRequest::new("x", 0, Targets::Classes)).unwrap();
     assert!(survey.multi_label && survey.classes.len() == 2);
 }
 
@@ -214,7 +223,7 @@ fn columns_of_words_are_inferred_on_request_and_reported() {
 fn the_rows_that_are_taken_set_the_scale_and_a_run_keeps_what_it_found() {
     let rows: Vec<String> = (0..20).map(|i| format!("{i},{}\n", i % 3)).collect();
     let (dir, csv) = table(&format!("a,y\n{}", rows.concat()), "a,y\n1,1\n", "y".into());
-    let limited = Asked { limit: Limit::Samples(5), ..REGRESSION };
+    let limited = SurveyRequest { limit: Limit::Samples(5), ..REGRESSION };
     let (whole, few) = (csv.survey(&REGRESSION).unwrap(), csv.survey(&limited).unwrap());
     assert_ne!(whole.found, few.found);
     let taken = crate::subset::taken((0..20).map(|_| 0), 0, 5);
@@ -225,12 +234,12 @@ fn the_rows_that_are_taken_set_the_scale_and_a_run_keeps_what_it_found() {
     assert_eq!(mean(&few.found), f64::from(taken.iter().sum::<u32>()) / 5.0);
     // A run of before this was kept went by all rows, and goes on so.
     let none = Options::new();
-    let older = Asked { found: Some(&none), ..limited };
+    let older = SurveyRequest { found: Some(&none), ..limited };
     assert_eq!(csv.survey(&older).unwrap().found, whole.found);
     // Rows may have changed since.
     let samples = reopened(&csv, &limited, &few.found).unwrap();
     crate::files::write_atomic(&dir.path().join("train.csv"), b"a,y\n0,1\n1000,2\n").unwrap();
-    let resumed = Asked { found: Some(&few.found), ..limited };
+    let resumed = SurveyRequest { found: Some(&few.found), ..limited };
     let (survey, again) = opened(&csv, &resumed).unwrap();
     assert_eq!(survey.found, few.found);
     assert_eq!(samples[1], again[1]);
@@ -295,7 +304,7 @@ fn lines(
     (dir, source)
 }
 
-const CLASSES: Asked<'_> = Asked::new("x", 0, Targets::Classes);
+const CLASSES: SurveyRequest<'_> = SurveyRequest::new("x", 0, Targets::Classes);
 
 #[test]
 fn a_key_that_no_line_has_is_refused_and_one_that_some_lack_is_counted() {
@@ -345,7 +354,7 @@ fn asked_about(
         "val_transforms": [], "aug_repeats": 1, "max_bad_fraction": 0.1,
     }))
     .unwrap();
-    source.inputs(&Predicting { paths: &paths, plan: &plan, transforms: &transforms })
+    source.inputs(&PredictionRequest { paths: &paths, plan: &plan, transforms: &transforms })
 }
 
 #[test]
@@ -445,7 +454,7 @@ fn truth_values_and_numbers_are_classes_and_features_in_any_spelling() {
     let notes = csv.survey(&CLASSES).unwrap().notes;
     assert!(notes[0].starts_with("`y` has the classes `False` and `0`: truth values"), "{notes:?}");
     let (_dir, csv) = table("a,u,v\n1,True,0\n2,False,1\n", "a,u,v\n1,1,True\n", list(&["u", "v"]));
-    let (_, [_, val]) = opened(&csv, &Asked::new("x", 0, Targets::MultiLabel)).unwrap();
+    let (_, [_, val]) = opened(&csv, &SurveyRequest::new("x", 0, Targets::MultiLabel)).unwrap();
     assert_eq!(val.1, [Target::Series(vec![1.0, 1.0])]);
     let train = "{\"a\": true, \"y\": true}\n{\"a\": false, \"y\": false}\n";
     let (_dir, source) = lines(train, train, &["a"], |_| {});
@@ -492,10 +501,10 @@ fn rows_without_a_target_are_refused_or_left_out_and_counted() {
 
 #[test]
 fn a_feature_that_is_the_target_and_a_target_that_never_changes_are_noted() {
-    let notes = |rows: &dyn Fn(usize) -> String, asked: &Asked<'_>| {
+    let notes = |rows: &dyn Fn(usize) -> String, request: &SurveyRequest<'_>| {
         let rows: String = (0..12).map(rows).collect();
         let (_dir, csv) = table(&format!("a,b,y\n{rows}"), &format!("a,b,y\n{rows}"), "y".into());
-        let notes = csv.survey(asked).unwrap().notes;
+        let notes = csv.survey(request).unwrap().notes;
         notes.join("; ")
     };
     let copy = |i: usize| format!("{i},{},{i}.0\n", i % 5);
@@ -599,7 +608,7 @@ fn rows_in_the_order_of_time_that_are_held_out_at_random_are_warned_of() {
         let (_dir, mut csv) = table(&text, "sold,y\n2024-02-01,1\n", "y".into());
         csv.features.dates = "sold".into();
         csv.val_file = csv.val_file.filter(|_| split == SplitPlan::NONE);
-        csv.survey(&Asked { split, ..REGRESSION }).unwrap().notes
+        csv.survey(&SurveyRequest { split, ..REGRESSION }).unwrap().notes
     };
     let split = SplitPlan { val_fraction: Some(0.2), ..SplitPlan::NONE };
     let found = notes(|i| i, split);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::kind::Options;
 use crate::error::{Error, shown};
-use crate::inputs::{Answers, Inputs, Item, Items, Unit};
+use crate::inputs::{InputItem, InputItems, Inputs, PredictionKind, Unit};
 use crate::sources::tables::answer::Answer;
 use crate::sources::tables::column::{BadCell, Column};
 use crate::sources::tables::column_names::ColumnNames;
@@ -18,7 +18,7 @@ pub(crate) struct UnlabelledRows<'a> {
     fit: Fit,
     rules: CellRules<'a>,
     rows: Rows,
-    items: Vec<Item>,
+    items: Vec<InputItem>,
     /// The columns, without a cell.
     empty: Vec<Column>,
     /// Notes on the files for the user.
@@ -67,7 +67,7 @@ impl<'a> UnlabelledRows<'a> {
         let at = self.rows.lines.len();
         self.rows.lines.push(row);
         self.rows.answers.push(Answer::numbers(&[0.0]));
-        self.items.push(Item::new(file, Some(row), at..at + 1));
+        self.items.push(InputItem::new(file, Some(row), at..at + 1));
     }
 
     /// Notes which cells of the file at `path`, whose rows begin at `from`, are empty, where that
@@ -92,7 +92,7 @@ impl<'a> UnlabelledRows<'a> {
 
     /// Appends a row of which there is nothing to read.
     pub(crate) fn push_unreadable(&mut self, file: &Arc<Path>, row: u64, why: String) {
-        self.items.push(Item::unreadable(file, Some(row), why));
+        self.items.push(InputItem::unreadable(file, Some(row), why));
     }
 
     fn refuse_unknown(&self, columns: &[Column]) -> Result<(), String> {
@@ -119,8 +119,8 @@ impl<'a> UnlabelledRows<'a> {
         let encoded = fit.encode(&rows.columns);
         notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), ""));
         let samples = Arc::new(rows.into_table(&fit, encoded, &[])?);
-        let items = Items::Listed(items);
-        let answers = Answers::OfLoss(units);
+        let items = InputItems::Listed(items);
+        let answers = PredictionKind::OfLoss(units);
         Ok(Inputs { samples, items, answers, notes })
     }
 }

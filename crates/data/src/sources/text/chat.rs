@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::error::Error;
-use crate::inputs::{Inputs, Predicting};
+use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
@@ -85,13 +85,13 @@ impl Kind for Chat {
 }
 
 impl DataSource for Chat {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        Ok(self.splits(&reading.asked.split, CacheCheck::Header)?.0)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        Ok(self.splits(&reading.survey.split, CacheCheck::Header)?.0)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
-        let (splits, entries, uncounted) = self.splits(&asked.split, CacheCheck::Whole)?;
+        let (splits, entries, uncounted) = self.splits(&request.split, CacheCheck::Whole)?;
         // What the template makes of the data is said before anything starts.
         let first = splits.train.load(0, None, &mut Vec::new());
         first.map_err(|source| Error::Sample { index: 0, source })?;
@@ -111,7 +111,7 @@ impl DataSource for Chat {
         Ok(known.into_iter().chain(template).collect())
     }
 
-    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
         Err(Error::NotPredicted { why })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, SampleError};
-use crate::inputs::{self, Answers, Inputs, Item, Items};
+use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind};
 use crate::rng::Key;
 use crate::sources::text::entries::padded;
 use crate::{Dataset, Target, read};
@@ -41,7 +41,7 @@ pub(super) fn texts(
         let bytes = match read::whole(&path) {
             Ok(bytes) => bytes,
             Err(error) => {
-                items.push(Item::unreadable(&file, None, error.to_string()));
+                items.push(InputItem::unreadable(&file, None, error.to_string()));
                 continue;
             }
         };
@@ -86,14 +86,14 @@ impl Documents {
         file: &Arc<Path>,
         row: Option<u64>,
         tokens: Result<Vec<u32>, String>,
-    ) -> Item {
+    ) -> InputItem {
         let tokens = match tokens {
             Ok(tokens) if tokens.len() > 1 => tokens,
             Ok(_) => {
                 let why = "it has fewer than two tokens, so none is expected".to_owned();
-                return Item::unreadable(file, row, why);
+                return InputItem::unreadable(file, row, why);
             }
-            Err(why) => return Item::unreadable(file, row, why),
+            Err(why) => return InputItem::unreadable(file, row, why),
         };
         let start = self.tokens.len();
         let end = self.tokens.len() + tokens.len();
@@ -101,12 +101,12 @@ impl Documents {
         let first = self.windows.len();
         // The last token is expected, and expects nothing.
         self.windows.extend((start..end - 1).step_by(self.shape[0]).map(|at| [at, end]));
-        Item::new(file, row, first..self.windows.len())
+        InputItem::new(file, row, first..self.windows.len())
     }
 
-    fn inputs(self, items: Vec<Item>, notes: Vec<String>) -> Inputs {
-        let items = Items::Listed(items);
-        let answers = Answers::TokenLoss;
+    fn inputs(self, items: Vec<InputItem>, notes: Vec<String>) -> Inputs {
+        let items = InputItems::Listed(items);
+        let answers = PredictionKind::TokenLoss;
         Inputs { samples: Arc::new(self), items, answers, notes }
     }
 }

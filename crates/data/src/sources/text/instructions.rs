@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::Error;
-use crate::inputs::{Inputs, Predicting};
+use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
@@ -76,17 +76,17 @@ impl Kind for Instructions {
 }
 
 impl DataSource for Instructions {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        open(self, &reading.asked.split)
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
+        open(self, &reading.survey.split)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
         let (splits, entries, notes) =
-            open_with(self, &tokenizer, &asked.split, CacheCheck::Whole)?;
+            open_with(self, &tokenizer, &request.split, CacheCheck::Whole)?;
         let held = Bytes(entries.held());
         Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
@@ -95,7 +95,7 @@ impl DataSource for Instructions {
         Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
     }
 
-    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
         Err(Error::NotPredicted { why })
     }

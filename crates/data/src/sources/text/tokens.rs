@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::error::{Error, SampleError, shown};
-use crate::inputs::{self, Inputs, Predicting};
+use crate::inputs::{self, Inputs, PredictionRequest};
 use crate::listing::paths::both;
 use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::sources::holdout::Parts;
-use crate::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::documents;
 use crate::sources::text::token_buffer::{CutText, TokenBuffer};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
@@ -115,15 +115,15 @@ impl Kind for Tokens {
 }
 
 impl DataSource for Tokens {
-    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+    fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         // Only the header of kept tokens is looked at; the survey has read them all.
-        Ok(open(&self.source()?, self.seq_len, &reading.asked.split, CacheCheck::Header)?.0)
+        Ok(open(&self.source()?, self.seq_len, &reading.survey.split, CacheCheck::Header)?.0)
     }
 
-    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
         Self::check_tokens(&source)?;
-        let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, CacheCheck::Whole)?;
+        let (splits, token_bytes) = open(&source, self.seq_len, &request.split, CacheCheck::Whole)?;
         let found = Survey::of(&splits);
         let seq_len = self.seq_len;
         let (line, held) = match source {
@@ -154,25 +154,25 @@ impl DataSource for Tokens {
         })
     }
 
-    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         match self.source()? {
             Source::Text(_, None) => {
                 let unknown = |c: char| format!("character `{}` is unknown", c.escape_debug());
                 let order: BTreeMap<&str, u32> =
-                    asked.plan.classes.iter().map(String::as_str).zip(0..).collect();
+                    request.plan.classes.iter().map(String::as_str).zip(0..).collect();
                 let token = |c: char| {
                     order.get(c.encode_utf8(&mut [0; 4]) as &str).copied().ok_or_else(|| unknown(c))
                 };
-                documents::texts(asked.paths, self.seq_len, &|text| {
+                documents::texts(request.paths, self.seq_len, &|text| {
                     text.chars().map(token).collect()
                 })
             }
             Source::Text(_, Some(path)) => {
                 let tokenizer = Tokenizer::open(&path)?;
-                documents::texts(asked.paths, self.seq_len, &|text| tokenizer.encode_long(text))
+                documents::texts(request.paths, self.seq_len, &|text| tokenizer.encode_long(text))
             }
             Source::Binary { dtype, vocabulary, .. } => {
-                self.token_files(asked.paths, dtype, vocabulary)
+                self.token_files(request.paths, dtype, vocabulary)
             }
         }
     }

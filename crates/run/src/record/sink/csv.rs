@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::event::{Evaluated, Event, Finished, StepDone, Unfinished};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
 
@@ -45,7 +45,7 @@ impl Sink for Csv {
 }
 
 struct OpenCsv {
-    lines: Lines,
+    lines: LineFile,
     /// The columns of evaluations.
     measured: Vec<String>,
     /// True if nothing was left to do at the start: there may be a row of the test already.
@@ -102,7 +102,7 @@ struct CutPoint {
 }
 
 /// Replaces the file by `kept` of its text, and opens it.
-fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Error> {
+fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<LineFile, Error> {
     let old = match files::read_lines(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
@@ -110,7 +110,7 @@ fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Er
     // Behind the rows that were synced, a power loss leaves whatever the disk held there.
     let old = String::from_utf8_lossy(&old);
     files::write_atomic(path, kept(&old).as_bytes())?;
-    Ok(Lines::open(path)?)
+    Ok(LineFile::open(path)?)
 }
 
 /// The columns of evaluations, from the names of this run's metrics.
@@ -219,7 +219,12 @@ mod tests {
     use super::*;
     use crate::record::example_events;
 
-    fn open(path: &Path, step: u64, total_steps: u64, measured: &[String]) -> Result<Lines, Error> {
+    fn open(
+        path: &Path,
+        step: u64,
+        total_steps: u64,
+        measured: &[String],
+    ) -> Result<LineFile, Error> {
         let until = CutPoint { step, unfinished: None, is_over: step >= total_steps };
         rewritten(path, |old| cut(old, until, measured))
     }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::config::kind::Kind;
 use crate::event::{Event, FORMAT, Finished, Reason};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 use crate::record::sink::{OpenSink, Sink, SinkStart};
 use crate::record::{Error, NewerFormat, is_cut_short};
 
@@ -33,20 +33,20 @@ impl Kind for Jsonl {
 
 impl Sink for Jsonl {
     fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
-        let lines = Lines::open(&start.run.logs.join(NAME))?;
+        let lines = LineFile::open(&start.run.logs.join(NAME))?;
         Ok(Box::new(EventsFile { lines, has_steps: true }))
     }
 }
 
 struct EventsFile {
-    lines: Lines,
+    lines: LineFile,
     /// False for a run without the sink: its file lacks steps and the ranks' reports between them.
     has_steps: bool,
 }
 
 /// Opens `events.jsonl` at `path` for a run without the sink.
 pub(in crate::record) fn rare_events(path: &Path) -> Result<Box<dyn OpenSink>, Error> {
-    Ok(Box::new(EventsFile { lines: Lines::open(path)?, has_steps: false }))
+    Ok(Box::new(EventsFile { lines: LineFile::open(path)?, has_steps: false }))
 }
 
 impl OpenSink for EventsFile {

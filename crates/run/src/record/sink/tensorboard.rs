@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::event::{Evaluated, Event, Finished, StepDone};
-use crate::files::{self, Appended};
+use crate::files::{self, AppendFile};
 use crate::launch;
 use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
@@ -56,7 +56,7 @@ impl Sink for Tensorboard {
     }
 }
 
-struct EventFile(Appended);
+struct EventFile(AppendFile);
 
 impl OpenSink for EventFile {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
@@ -80,8 +80,8 @@ impl OpenSink for EventFile {
 }
 
 /// Opens the file of a start that resumes from step `resumed_from`; 0 for a fresh run.
-fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<Appended, Error> {
-    let file = Appended::open(&free_name(folder, now)?)?;
+fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<AppendFile, Error> {
+    let file = AppendFile::open(&free_name(folder, now)?)?;
     let version = Message::at(now, 0).bytes(3, b"brain.Event:2");
     let again = Message::at(now, resumed_from + 1).message(7, &Message::default().int(1, START));
     file.append(&[version.record(), again.record()].concat())?;

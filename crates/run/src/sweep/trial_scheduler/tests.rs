@@ -11,7 +11,7 @@ use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::{Auto, Every};
-use crate::files::{self, Lines};
+use crate::files::{self, LineFile};
 use crate::record::EVENTS;
 use crate::sweep::example_sweeps::SweepFixture;
 use crate::sweep::pruner::Asha;
@@ -70,7 +70,7 @@ impl Trainer for Fake {
         if outcome == Outcome::Done || outcome == Outcome::Stopped {
             files::create_folder(&job.folders.logs).unwrap();
             files::create_folder(&job.folders.checkpoints.join("step-00000010")).unwrap();
-            let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+            let mut lines = LineFile::open(&job.folders.logs.join(EVENTS)).unwrap();
             let epochs = if outcome == Outcome::Done { 1..=4 } else { 1..=2 };
             for epoch in epochs {
                 let value = lr - 0.01 * f64::from(epoch);
@@ -345,7 +345,7 @@ impl Trainer for Suspicious {
 
     fn train(&self, job: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
         files::create_folder(&job.folders.logs).unwrap();
-        let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+        let mut lines = LineFile::open(&job.folders.logs.join(EVENTS)).unwrap();
         let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": rate(job)}});
         lines.push(&event.to_string()).unwrap();
         let kept = |trial: &Trial| trial.kept == 10;
@@ -403,7 +403,7 @@ fn interrupted(lab: &SweepFixture, was_kept: bool) {
     let mut one = trial(1, 0.9);
     journal.started(&one).unwrap();
     let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.89}});
-    let mut lines = Lines::open(&folder.join("trial-0001").join(EVENTS)).unwrap();
+    let mut lines = LineFile::open(&folder.join("trial-0001").join(EVENTS)).unwrap();
     lines.push(&event.to_string()).unwrap();
     if was_kept {
         one.kept = 10;
@@ -505,7 +505,7 @@ fn a_grid_of_20000_points_goes_on_in_the_time_of_reading_it() {
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", line)];
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
-    let mut journal = Lines::open(&lab.folder.path().join("s").join(journal::NAME)).unwrap();
+    let mut journal = LineFile::open(&lab.folder.path().join("s").join(journal::NAME)).unwrap();
     let time = "2026-01-01T00:00:00Z";
     for trial in 2..20_000 {
         let values = json!({ "optimizer.lr": trial });

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::sweep::Search;
-use crate::files::{self, Follower, Lines};
+use crate::files::{self, Follower, LineFile};
 use crate::sweep::request::Outcome;
 
 /// Name of the leader's file.
@@ -87,7 +87,7 @@ pub(super) fn received<T: DeserializeOwned>(from: &mut Follower) -> Result<Vec<T
 }
 
 /// Writes one message.
-pub(super) fn send(to: &mut Lines, message: &impl Serialize) -> Result<(), files::Error> {
+pub(super) fn send(to: &mut LineFile, message: &impl Serialize) -> Result<(), files::Error> {
     to.push(&serde_json::to_string(message).unwrap_or_default())
 }
 
@@ -112,7 +112,7 @@ mod tests {
             Report::Leaving,
         ];
         files::write_atomic(&path, b"{\"report\":\"be").unwrap();
-        let mut lines = Lines::open(&path).unwrap();
+        let mut lines = LineFile::open(&path).unwrap();
         for report in &reports {
             send(&mut lines, report).unwrap();
         }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::sweep::Sweep;
-use crate::files::{self, Lines, RunLock, lock_holder};
+use crate::files::{self, LineFile, RunLock, lock_holder};
 use crate::launch::Signals;
 use crate::sweep::journal::{self, Story};
 use crate::sweep::request::{Ended, Order, Trainer};
@@ -230,7 +230,7 @@ impl SharedSweep<'_> {
                 let Sweep { search, trials, .. } = self.order.sweep.clone();
                 let extension = Box::new(Extension { search, trials });
                 let mut reports =
-                    Lines::open(&self.workers_folder().join(self.name).join(REPORTS))?;
+                    LineFile::open(&self.workers_folder().join(self.name).join(REPORTS))?;
                 send(&mut reports, &Report::Extend(extension))?;
                 *request = ExtensionRequest::Sent;
             }

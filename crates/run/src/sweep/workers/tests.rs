@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::Auto;
-use crate::files::{Lines, RunLock};
+use crate::files::{LineFile, RunLock};
 use crate::record::EVENTS;
 use crate::sweep::example_sweeps::SweepFixture;
 use crate::sweep::request::{Cause, Job, Outcome};
@@ -84,7 +84,7 @@ impl Trainer for Quick {
 /// Records what a trial has reached.
 fn evaluated(job: &Job) {
     files::create_folder(&job.folders.logs).unwrap();
-    let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+    let mut lines = LineFile::open(&job.folders.logs.join(EVENTS)).unwrap();
     let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.5}});
     lines.push(&event.to_string()).unwrap();
 }
@@ -289,11 +289,11 @@ fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_tha
         let folder = workers_folder.join(worker);
         files::create_folder(&folder).unwrap();
         drop(RunLock::acquire(&folder).unwrap());
-        let mut reports = Lines::open(&folder.join(REPORTS)).unwrap();
+        let mut reports = LineFile::open(&folder.join(REPORTS)).unwrap();
         send(&mut reports, &Report::Joined { slots: 1 }).unwrap();
         let attempt = messages::Attempt { trial, attempt: 1 };
         let command = messages::Command::Train { attempt, changes: Vec::new(), resume: false };
-        send(&mut Lines::open(&folder.join(messages::COMMANDS)).unwrap(), &command).unwrap();
+        send(&mut LineFile::open(&folder.join(messages::COMMANDS)).unwrap(), &command).unwrap();
     }
     let subject = journal::Subject::new("s", &lab.sweep.search, 2, &lab.base);
     let mut journal = journal::Journal::open(&lab.folder.path().join("s")).unwrap();

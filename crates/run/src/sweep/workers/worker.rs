@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::Instant;
 
-use crate::files::{self, Follower, Lines, RunLock, lock_holder};
+use crate::files::{self, Follower, LineFile, RunLock, lock_holder};
 use crate::sweep::Error;
 use crate::sweep::request::{Job, Order, Outcome, Trainer, reported, trained};
 use crate::sweep::trial::id;
@@ -38,7 +38,7 @@ pub(super) struct Worker<'a> {
 /// The folder of a worker that has joined. Its lock is free once the worker is gone.
 pub(super) struct Membership {
     folder: PathBuf,
-    reports: Lines,
+    reports: LineFile,
     lock: RunLock,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Membership {
 struct WorkerLoop<'s, 'a> {
     worker: &'s Worker<'a>,
     commands: Follower,
-    reports: Lines,
+    reports: LineFile,
     /// Commands beyond the capacity: a leader that took over may not know of all trials here.
     waiting: VecDeque<Command>,
     running: BTreeMap<Attempt, Arc<Job>>,
@@ -68,8 +68,8 @@ impl Worker<'_> {
             files::create_writable_folder(folder)?;
             let lock = RunLock::acquire(folder)?;
             // Made here, so that each later look finds a file that grows.
-            drop(Lines::open(&folder.join(COMMANDS))?);
-            let mut reports = Lines::open(&folder.join(REPORTS))?;
+            drop(LineFile::open(&folder.join(COMMANDS))?);
+            let mut reports = LineFile::open(&folder.join(REPORTS))?;
             send(&mut reports, &Report::Joined { slots: self.order.concurrent() })?;
             Ok(Membership { folder: folder.to_owned(), reports, lock })
         };

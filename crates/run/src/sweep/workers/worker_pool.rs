@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::files::{self, Follower, Lines, is_unlocked};
+use crate::files::{self, Follower, LineFile, is_unlocked};
 use crate::sweep::request::Outcome;
 use crate::sweep::workers::Timing;
 use crate::sweep::workers::messages::{
@@ -13,7 +13,7 @@ use crate::sweep::workers::messages::{
 
 /// One worker.
 struct Member {
-    commands: Lines,
+    commands: LineFile,
     reports: Follower,
     /// Time of the last report by the leader's clock: no two clocks are compared.
     last_report: Instant,
@@ -194,7 +194,7 @@ impl Member {
             }
         }
         Ok(Self {
-            commands: Lines::open(&path)?,
+            commands: LineFile::open(&path)?,
             reports: Follower::new(&folder.join(REPORTS)),
             last_report: Instant::now(),
             is_gone: false,

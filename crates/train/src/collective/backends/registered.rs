@@ -12,7 +12,7 @@ use crate::collective::backends::{Backend, JoiningRank};
 use crate::collective::{Collective, Error, alone, compressed};
 use crate::config::kind::{BACKEND, Choice, Kind};
 use crate::plan::{BackendFacts, DistributedPlan};
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::units::WorldSize;
 
 /// `distributed.backend`
@@ -25,7 +25,7 @@ impl Family for BackendFamily {
     type Object = dyn Backend;
 }
 
-impl<K: Kind + Backend> Takes<K> for BackendFamily {
+impl<K: Kind + Backend> Accepts<K> for BackendFamily {
     fn boxed(kind: K) -> Box<dyn Backend> {
         Box::new(kind)
     }

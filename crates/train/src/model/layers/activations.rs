@@ -25,7 +25,7 @@ macro_rules! activation {
         }
 
         impl Layer for $type {
-            fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+            fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
                 Ok(input.numbers()?.into())
             }
 

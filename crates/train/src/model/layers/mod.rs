@@ -27,7 +27,7 @@ use candle_core::Result as CandleResult;
 
 use crate::config::kind::{Entry, Kind};
 pub use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
-use crate::registry::{Family, Registered, Registry, Takes};
+use crate::registry::{Accepts, Family, Registered, Registry};
 pub use activations::{
     Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Relu6, Sigmoid, Silu, Softmax, Tanh,
 };
@@ -132,7 +132,7 @@ impl Family for LayerFamily {
     type Object = dyn Layer;
 }
 
-impl<K: Kind + Layer> Takes<K> for LayerFamily {
+impl<K: Kind + Layer> Accepts<K> for LayerFamily {
     fn boxed(kind: K) -> Box<dyn Layer> {
         Box::new(kind)
     }

@@ -56,7 +56,7 @@ macro_rules! recurrent {
         }
 
         impl Layer for $type {
-            fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+            fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<InferredLayer, LayerMisfit> {
                 let [steps, features] = input.sequence()?;
                 let outputs = self.shape(features).outputs();
                 // What is read backwards begins with the padding.

@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 use super::*;
 use crate::config::kind::Options;
 use crate::skipped::shared;
-use crate::sources::source::Asked;
+use crate::sources::source::SurveyRequest;
 use crate::transform::Transforms;
 
 const NONE: &SplitPlan = &SplitPlan::NONE;
@@ -43,11 +43,16 @@ fn ranges_of(found: &Survey) -> Ranges {
 
 /// Opens the data without transforms.
 fn opened(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Error> {
-    let asked = Asked::new("x", 0, crate::plan::Targets::Numbers);
+    let request = SurveyRequest::new("x", 0, crate::plan::Targets::Numbers);
     let transforms = Transforms::default();
     let (train_transforms, val_transforms) = (&[][..], &[][..]);
-    let reading =
-        Reading { asked: &asked, found, train_transforms, val_transforms, transforms: &transforms };
+    let reading = OpenRequest {
+        survey: &request,
+        found,
+        train_transforms,
+        val_transforms,
+        transforms: &transforms,
+    };
     open(from, chunk, &reading)
 }
 
@@ -372,9 +377,9 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
         padding_mode: crate::transform::PaddingMode::Constant,
     })];
     let (asked, transforms) =
-        (Asked::new("x", 0, crate::plan::Targets::Numbers), Transforms::default());
-    let reading = Reading {
-        asked: &asked,
+        (SurveyRequest::new("x", 0, crate::plan::Targets::Numbers), Transforms::default());
+    let reading = OpenRequest {
+        survey: &asked,
         found: &found,
         train_transforms: &crop,
         val_transforms: &crop,

@@ -85,8 +85,8 @@ fn held(split: SplitPlan, change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
     csv.ignore = vec!["id".to_owned(), "patient".to_owned()];
     change(&mut csv);
     assert_eq!(csv.check(), []);
-    let asked = Asked { split, ..Asked::new("", 0, Targets::Classes) };
-    csv.read(&asked).map(|opened| opened.splits)
+    let request = SurveyRequest { split, ..SurveyRequest::new("", 0, Targets::Classes) };
+    csv.read(&request).map(|opened| opened.splits)
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
         features: Features::default(),
     };
     let targets = if classify { Targets::Classes } else { Targets::Numbers };
-    jsonl.open(&Asked::new("", 0, targets)).map(|opened| opened.splits)
+    jsonl.open(&SurveyRequest::new("", 0, targets)).map(|opened| opened.splits)
 }
 
 fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
@@ -68,7 +68,7 @@ fn a_category_may_be_absent_where_it_is_predicted_from_too() {
         date_format: None,
         features: Features { categorical: "a".into(), ..Features::default() },
     };
-    let found = jsonl.survey(&Asked::new("", 0, Targets::Numbers)).unwrap().found;
+    let found = jsonl.survey(&SurveyRequest::new("", 0, Targets::Numbers)).unwrap().found;
     let mut rows = UnlabelledRows::new(&found, jsonl.rules()).unwrap();
     let new = put("new.jsonl", "{\"b\": 1}\n{\"a\": \"x\", \"b\": 1}\n");
     jsonl.rows_of(&new, &mut rows).unwrap();
