@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use candle_core::{D, Result, Tensor};
-use ddprun::config::kind::{Kind, Modality, Offer};
+use ddprun::config::kind::{Capability, Kind, Modality};
 use ddprun::data::{self, DataSource, Dataset, OpenRequest, SampleError, Splits, Target};
 use ddprun::kinds::Kinds;
 use ddprun::loss::Loss;
 use ddprun::metric::{Metric, MetricState};
-use ddprun::plan::{Measurable, Mode, Targets};
+use ddprun::plan::{MetricContext, Mode, Targets};
 use ddprun::rng::{Key, Purpose};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ impl Default for Spirals {
 
 impl Kind for Spirals {
     const NAME: &'static str = "spirals";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table)];
+    const OFFERS: &'static [Capability] = &[Capability::Samples(Modality::Table)];
 }
 
 impl DataSource for Spirals {
@@ -151,7 +151,7 @@ impl Metric for Confidence {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         (!answers.has_classes())
             .then(|| "is a classification metric, but the loss is a regression loss".to_owned())
     }

@@ -10,7 +10,7 @@
 
 use std::process::ExitCode;
 
-use ddprun::config::kind::{Kind, Need};
+use ddprun::config::kind::{Kind, Requirement};
 use ddprun::config::schema::Mode;
 use ddprun::config::sweep::{Values, in_order};
 use ddprun::kinds::Kinds;
@@ -30,7 +30,7 @@ pub(crate) struct Halton {
 
 impl Kind for Halton {
     const NAME: &'static str = "halton";
-    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Trials];
+    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Halton {

@@ -11,7 +11,7 @@ use crate::cli::args::Run;
 use crate::data;
 use crate::doctor::Rehearsal;
 use crate::kinds::Kinds;
-use crate::plan::Cadence;
+use crate::plan::Interval;
 use crate::predict::Predictor;
 use crate::terminal::counted;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -30,7 +30,7 @@ pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let time = rehearsal.train()?;
     let steps = counted(plan.length.total_steps, "step");
     let validated = match plan.validate_every {
-        Cadence::Never => String::new(),
+        Interval::Never => String::new(),
         _ => {
             format!(", validated on {}", counted(rehearsal.evaluated_samples() as u64, "sample"))
         }

@@ -15,7 +15,7 @@ use ddprun::model::Models;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::optim::{self, ExponentialLr, Sgd};
 use ddprun::plan::{
-    AnnealStrategy, Cadence, EarlyStoppingPlan, EmaPlan, Flow, KindFacts, LengthPlan, Mode,
+    AnnealStrategy, ComponentFacts, EarlyStoppingPlan, EmaPlan, Flow, Interval, LengthPlan, Mode,
     ModelPlan, Plan, SchedulePlan, SwaPlan, SwaRate,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Rank, Shards};
@@ -25,7 +25,7 @@ use crate::golden::{fill, filled, near, near_summary, number};
 use crate::support::{self, N_VAL, batch, engine, fingerprint, group, on_ranks, plan, step};
 use crate::{IMAGE, train};
 
-const EVERY_EPOCH: SwaPlan = SwaPlan { start: 4, every: Cadence::Epochs(1), rate: None };
+const EVERY_EPOCH: SwaPlan = SwaPlan { start: 4, every: Interval::Epochs(1), rate: None };
 
 /// A graph of a convolution, its batch norm, and a linear layer, as in `golden/swa.py`.
 fn golden_plan(rate: SwaRate) -> Plan {
@@ -161,7 +161,7 @@ fn averages_rates_and_statistics_are_pytorchs() {
 fn averaging(world: u32, change: impl Fn(&mut Plan)) -> Plan {
     let mut plan = plan("resnet8", &IMAGE, world);
     change(&mut plan);
-    plan.swa = Some(SwaPlan { start: 3, every: Cadence::Steps(2), rate: None });
+    plan.swa = Some(SwaPlan { start: 3, every: Interval::Steps(2), rate: None });
     plan
 }
 

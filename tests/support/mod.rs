@@ -15,8 +15,8 @@ use ddprun::model::{Model, Models};
 use ddprun::nn::Params;
 use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
-    BackendCapabilities, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
-    DataPlan, DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample,
+    BackendCapabilities, BackendPlan, BatchPlan, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
+    DistributedPlan, Interval, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample,
     OnNonFinite, Plan, Precision, Sampler, SchedulePlan, SourcePlan, SplitPlan, Targets,
 };
 use ddprun::rng::{Key, Purpose};
@@ -68,7 +68,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
             ..optim::schedule(&CosineAnnealingLr::default(), 10)
         },
         distributed: distributed_plan(world_size),
-        validate_every: Cadence::Epochs(1),
+        validate_every: Interval::Epochs(1),
         val_batch_size: BatchSize::new(4).unwrap(),
         metrics: vec![],
         sample_every: 1,
@@ -76,7 +76,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         evaluated_samples: None,
         checkpoint: CheckpointPlan {
             dir: "checkpoints".into(),
-            every: Cadence::Epochs(1),
+            every: Interval::Epochs(1),
             keep_last: 1,
             keep_best: 1,
             monitor: "val/loss".into(),
@@ -85,10 +85,10 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         early_stopping: None,
         max_restarts: 0,
         stall_timeout: ddprun::plan::Patience::Auto,
-        compare_weights: Cadence::Never,
+        compare_weights: Interval::Never,
         on_oom: ddprun::plan::OnOom::Stop,
         divergence_threshold: None,
-        logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
+        logging: LoggingPlan { dir: "logs".into(), every: Interval::Steps(1), sinks: vec![] },
         expect: std::collections::BTreeMap::new(),
     }
 }

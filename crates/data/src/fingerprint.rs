@@ -118,7 +118,7 @@ impl Fingerprint {
             classes: facts.classes.clone(),
             sample: facts.sample.clone(),
             target: Some(facts.target.clone()),
-            parts: parts(source, &facts.source.found)?,
+            parts: parts(source, &facts.source.survey)?,
         })
     }
 
@@ -178,7 +178,7 @@ impl Fingerprint {
         plan: &SourcePlan,
     ) -> Result<(), Error> {
         let Some(earlier) = Self::read(kept)? else { return Ok(()) };
-        let now = Self { parts: parts(source, &plan.found)?, ..earlier.clone() };
+        let now = Self { parts: parts(source, &plan.survey)?, ..earlier.clone() };
         let differences = now.differences(&earlier);
         if differences.is_empty() { Ok(()) } else { Err(Error::Changed { differences }) }
     }

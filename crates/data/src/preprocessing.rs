@@ -23,7 +23,7 @@ pub fn preprocessing(
 ) -> (Value, Option<Error>) {
     let data = &plan.data;
     let model = &plan.model;
-    let (statistics, missing) = match source.preprocessing(&data.source.found) {
+    let (statistics, missing) = match source.preprocessing(&data.source.survey) {
         Ok(statistics) => (statistics, None),
         Err(error) => (Map::new().into_iter().collect(), Some(error)),
     };
@@ -42,7 +42,7 @@ pub fn preprocessing(
     });
     let transforms: Vec<Value> =
         data.val_transforms.iter().map(|choice| flat(choice, known)).collect();
-    let scales = source.target_scales(&data.source.found);
+    let scales = source.target_scales(&data.source.survey);
     let target = |(at, column): (usize, &TargetColumn)| {
         let mean = scales.get(at).map_or(0.0, |(mean, _)| *mean);
         json!({ "name": column.name, "mean": mean, "scale": column.scale })

@@ -42,8 +42,8 @@ pub fn survey(
             kind: choice.clone(),
             modality,
             line,
-            held: found.held,
-            found: found.found,
+            memory: found.held,
+            survey: found.found,
         },
         n_train: found.n_train,
         subset_of: None,
@@ -138,7 +138,7 @@ pub fn open(
 ) -> Result<Splits, Error> {
     let mut splits = source.open(&OpenRequest {
         survey: request,
-        found: &plan.source.found,
+        found: &plan.source.survey,
         train_transforms: &plan.train_transforms,
         val_transforms: &plan.val_transforms,
         transforms,

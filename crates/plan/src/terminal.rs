@@ -28,7 +28,7 @@ pub fn shell_word(word: &str) -> String {
 }
 
 /// A number as short as it is exact: 0.1, 50, 3e-5; at most 6 significant digits.
-pub fn shown(value: f64) -> String {
+pub fn format_number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         let shown: Vec<String> =
-            [0.05, 0.1 * 3.0, 1e-4, 50.0, 0.0, 0.1 / 3.0, 1e-8].map(shown).to_vec();
+            [0.05, 0.1 * 3.0, 1e-4, 50.0, 0.0, 0.1 / 3.0, 1e-8].map(format_number).to_vec();
         assert_eq!(shown, ["0.05", "0.3", "1e-4", "50", "0", "0.0333333", "1e-8"]);
     }
 }

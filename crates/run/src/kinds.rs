@@ -51,8 +51,8 @@ use crate::model::layers::{self, Layer, Layers};
 use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
-    BackendFacts, DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
-    Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    BackendFacts, ComponentFacts, DataFacts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
+    MetricContext, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
     SchedulerFacts, Span, TransformFacts, Unfit,
 };
 use crate::record::{NamedSink, Sinks};
@@ -183,7 +183,7 @@ impl Kinds {
     }
 }
 
-impl KindFacts for Kinds {
+impl ComponentFacts for Kinds {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self.models.describe(plan)
     }
@@ -219,7 +219,7 @@ impl KindFacts for Kinds {
         Ok(decided)
     }
 
-    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+    fn metrics(&self, answers: &MetricContext) -> Vec<MetricFacts> {
         self.metrics.facts(answers)
     }
 

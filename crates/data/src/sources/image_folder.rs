@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
+use crate::config::kind::{BuiltinSplits, Capability, Choice, Kind, Modality, Options};
 use crate::error::{Error, SampleError, shown};
 use crate::file_names::{IMAGES, is_image};
 use crate::images::decode::{self, DecodeOptions};
@@ -63,8 +63,8 @@ pub struct ImageFolder {
 
 impl Kind for ImageFolder {
     const NAME: &'static str = "image_folder";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FOLDERS)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FOLDERS)];
 }
 
 impl ImageFolder {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, SampleError, shown};
 use crate::images::decode::DecodeOptions;
 use crate::images::orientation::Exif;
@@ -98,15 +98,15 @@ fn image() -> String {
 
 impl Kind for ImageTable {
     const NAME: &'static str = "image_table";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FILES)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FILES)];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let columns = self.columns();
         let is_twice = |at: usize| columns[..at].contains(&columns[at]);
         let what = match (0..columns.len()).find(|&at| is_twice(at)) {
             _ if self.given().count() != 1 => {
-                return vec![Wrong {
+                return vec![OptionConflict {
                     key: "class_column",
                     with: &["class_columns", "target_columns"],
                     what: "needs one of `class_column`, `class_columns` and `target_columns`"
@@ -119,7 +119,7 @@ impl Kind for ImageTable {
             }
             None => return Vec::new(),
         };
-        vec![Wrong { key: self.columns_key(), with: &["image_column"], what }]
+        vec![OptionConflict { key: self.columns_key(), with: &["image_column"], what }]
     }
 }
 

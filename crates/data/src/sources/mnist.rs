@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
+use crate::config::kind::{BuiltinSplits, Capability, Choice, Kind, Modality, Options};
 use crate::error::{Error, SampleError};
 use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
 use crate::plan::SplitPlan;
@@ -40,8 +40,8 @@ pub struct Mnist {
 
 impl Kind for Mnist {
     const NAME: &'static str = "mnist";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FIXED)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FIXED)];
 }
 
 impl Mnist {

@@ -117,7 +117,7 @@ impl<'a> SurveyRequest<'a> {
 
     /// The settings of the experiment of `plan`.
     pub fn of(plan: &'a Plan) -> Self {
-        let found = Some(&plan.data.source.found);
+        let found = Some(&plan.data.source.survey);
         let split = plan.data.split;
         Self { found, split, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
     }

@@ -47,7 +47,7 @@ fn shapes(dir: &Path) -> Shapes {
 
 /// The folder of the generated set.
 fn set(facts: &DataFacts) -> PathBuf {
-    facts.source.found["folder"].as_str().unwrap().into()
+    facts.source.survey["folder"].as_str().unwrap().into()
 }
 
 fn counted<K: Kind>(data: &K) -> Result<DataFacts, Error> {

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::rng::Stream;
 use crate::transform::affine::{Motion, affine, rotation};
 use crate::transform::enhance::{brighten, contrast, saturate, sharpen};
@@ -35,9 +35,10 @@ impl Default for RandAugment {
 impl Kind for RandAugment {
     const NAME: &'static str = "rand_augment";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let what = || "must be less than `num_magnitude_bins`".to_owned();
-        let wrong = || Wrong { key: "magnitude", with: &["num_magnitude_bins"], what: what() };
+        let wrong =
+            || OptionConflict { key: "magnitude", with: &["num_magnitude_bins"], what: what() };
         (self.magnitude >= self.num_magnitude_bins).then(wrong).into_iter().collect()
     }
 }

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::ops::vectorised;
 use crate::plan::PixelDtype;
 use crate::rng::Stream;
@@ -29,9 +29,9 @@ impl Default for Grayscale {
 impl Kind for Grayscale {
     const NAME: &'static str = "grayscale";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let what = || "must be 1 or 3".to_owned();
-        let wrong = || Wrong { key: "num_output_channels", with: &[], what: what() };
+        let wrong = || OptionConflict { key: "num_output_channels", with: &[], what: what() };
         (self.num_output_channels == 2).then(wrong).into_iter().collect()
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 use crate::transform::{Area, Images, Pixels, Sides, Transform, happens, is_range};
@@ -35,8 +35,8 @@ fn always() -> f64 {
 impl Kind for GaussianBlur {
     const NAME: &'static str = "gaussian_blur";
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: &str| OptionConflict { key, with: &[], what: what.to_owned() };
         let even = self.kernel_size.is_multiple_of(2);
         let size = even.then(|| wrong("kernel_size", "must be odd"));
         let sigma =

@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Need, Wrong};
+use crate::config::kind::{Choice, Kind, OptionConflict, Requirement};
 use crate::plan::{PixelStats, Unfit};
 use crate::rng::Stream;
 use crate::terminal::counted;
@@ -76,11 +76,11 @@ impl Normalize {
 
 impl Kind for Normalize {
     const NAME: &'static str = "normalize";
-    const NEEDS: &'static [Need] = &[Need::LastPlace];
+    const NEEDS: &'static [Requirement] = &[Requirement::LastPlace];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let lists = [("mean", &self.mean), ("std", &self.std)];
-        let wrong = |key| Wrong {
+        let wrong = |key| OptionConflict {
             key,
             with: &[],
             what: "must have one number per channel: 3, or 1 for all".to_owned(),
@@ -89,7 +89,7 @@ impl Kind for Normalize {
         let of_cameras = [("camera_mean", &self.camera_mean), ("camera_std", &self.camera_std)];
         let wrong_of_cameras =
             of_cameras.into_iter().filter(|(_, lists)| lists.iter().any(is_wrong));
-        let found: Vec<Wrong> = lists
+        let found: Vec<OptionConflict> = lists
             .into_iter()
             .filter(|(_, list)| is_wrong(list))
             .map(|(key, _)| wrong(key))
@@ -101,7 +101,7 @@ impl Kind for Normalize {
 
 impl Normalize {
     /// Checks the numbers of cameras.
-    fn uneven(&self) -> Option<Wrong> {
+    fn uneven(&self) -> Option<OptionConflict> {
         let what = if self.camera_mean.len() != self.camera_std.len() {
             "must have as many lists as `camera_mean`, one for each camera"
         } else if self.camera_std.iter().flatten().any(|std| *std <= 0.0) {
@@ -109,7 +109,7 @@ impl Normalize {
         } else {
             return None;
         };
-        Some(Wrong { key: "camera_std", with: &["camera_mean"], what: what.to_owned() })
+        Some(OptionConflict { key: "camera_std", with: &["camera_mean"], what: what.to_owned() })
     }
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::rng::Stream;
 use crate::transform::affine::{Motion, affine};
 use crate::transform::{Area, Pixels, Transform, is_range};
@@ -36,9 +36,9 @@ impl Default for RandomAffine {
 impl Kind for RandomAffine {
     const NAME: &'static str = "random_affine";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let shares = self.translate.iter().all(|share| (0.0..=1.0).contains(share));
-        let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
+        let wrong = |key, what: &str| OptionConflict { key, with: &[], what: what.to_owned() };
         let translate = (!shares).then(|| wrong("translate", "must be two shares from 0 to 1"));
         let scale =
             (!is_range(self.scale)).then(|| wrong("scale", "must be [least, most], above 0"));

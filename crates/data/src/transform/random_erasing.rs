@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need, Wrong};
+use crate::config::kind::{Kind, OptionConflict, Requirement};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 use crate::transform::crop::random_offset;
@@ -36,10 +36,10 @@ impl Default for RandomErasing {
 
 impl Kind for RandomErasing {
     const NAME: &'static str = "random_erasing";
-    const NEEDS: &'static [Need] = &[Need::AfterLast];
+    const NEEDS: &'static [Requirement] = &[Requirement::AfterLast];
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: &str| Wrong { key, with: &[], what: what.to_owned() };
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: &str| OptionConflict { key, with: &[], what: what.to_owned() };
         let share = is_range(self.scale) && self.scale[1] <= 1.0;
         let scale =
             (!share).then(|| wrong("scale", "must be [least, most], above 0 and at most 1"));

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::config::kind::{Kind, Options, Wrong};
+use crate::config::kind::{Kind, OptionConflict, Options};
 use crate::config::values::Shape2;
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -64,9 +64,13 @@ impl RandomResizedCrop {
 impl Kind for RandomResizedCrop {
     const NAME: &'static str = "random_resized_crop";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let descends = |key, [low, high]: [f64; 2]| {
-            (low > high).then(|| Wrong { key, with: &[], what: "must be [low, high]".to_owned() })
+            (low > high).then(|| OptionConflict {
+                key,
+                with: &[],
+                what: "must be [low, high]".to_owned(),
+            })
         };
         descends("scale", self.scale).into_iter().chain(descends("ratio", self.ratio)).collect()
     }

@@ -63,7 +63,7 @@ pub struct Cluster {
 
 /// Why there is no such cluster.
 #[derive(Debug, thiserror::Error)]
-pub enum Unknown {
+pub enum ClusterError {
     /// No file describes one of this name.
     #[error("no cluster is called `{name}`")]
     Name {
@@ -77,7 +77,7 @@ pub enum Unknown {
     Problems(#[from] Problems),
 }
 
-impl Unknown {
+impl ClusterError {
     /// A remedy, if there is one.
     pub fn help(&self) -> Option<String> {
         let Self::Name { name, known } = self else { return None };
@@ -98,7 +98,11 @@ impl Unknown {
 /// # Errors
 ///
 /// There is no such cluster, or its table is wrong.
-pub fn load(files: &[PathBuf], name: &str, vocabulary: &Vocabulary) -> Result<Cluster, Unknown> {
+pub fn load(
+    files: &[PathBuf],
+    name: &str,
+    vocabulary: &Vocabulary,
+) -> Result<Cluster, ClusterError> {
     let mut known = Vec::new();
     for path in files.iter().filter(|path| path.exists()) {
         let mut reader = read(path, vocabulary)?;
@@ -113,7 +117,7 @@ pub fn load(files: &[PathBuf], name: &str, vocabulary: &Vocabulary) -> Result<Cl
         }
         known.extend(names);
     }
-    Err(Unknown::Name { name: name.to_owned(), known })
+    Err(ClusterError::Name { name: name.to_owned(), known })
 }
 
 fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Reader, Problems> {

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 pub(crate) use list::{ENTRY, OwnedList, names_or_tables};
 pub use list::{Entry, LISTS, SINKS};
-pub use offer::{Modality, Offer, OwnParts};
+pub use offer::{BuiltinSplits, Capability, Modality};
 pub(crate) use page::{index, one, page};
 pub(crate) use spec::example;
 pub use spec::{FamilySpec, Key, Spec, parse};
@@ -46,10 +46,10 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     const NAME: &'static str;
 
     /// Requirements on the rest of the experiment or sweep.
-    const NEEDS: &'static [Need] = &[];
+    const NEEDS: &'static [Requirement] = &[];
 
     /// Capabilities that the rest of the experiment may use.
-    const OFFERS: &'static [Offer] = &[];
+    const OFFERS: &'static [Capability] = &[];
 
     /// The value of `name` for this instance, where several names stand for one type that differs
     /// in a field of its own.
@@ -58,18 +58,18 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     }
 
     /// Rules between the options: what is wrong with which option, if anything is.
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         Vec::new()
     }
 }
 
 /// A requirement of a kind on the rest of an experiment or sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum Requirement {
     /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not
     /// tell it.
     LastStep,
-    /// The last place in its list, before those that are [`Need::AfterLast`].
+    /// The last place in its list, before those that are [`Requirement::AfterLast`].
     LastPlace,
     /// A place after the one that has the last place, and all others.
     AfterLast,
@@ -87,7 +87,7 @@ pub enum Need {
 
 /// An option that does not go with the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct OptionConflict {
     /// The option.
     pub key: &'static str,
     /// The options that it does not go with.

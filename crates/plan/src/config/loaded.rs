@@ -14,7 +14,7 @@ use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
 use crate::config::spans::Path;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::config::vocabulary::Vocabulary;
 
 /// An experiment, and where each of its values was written.
@@ -97,7 +97,7 @@ impl Loaded {
         }
         let experiment = &mut self.experiment;
         let monitor = &mut experiment.checkpoint.monitor;
-        if experiment.validation.every == Every::Never && monitor.starts_with("val/") {
+        if experiment.validation.every == Interval::Never && monitor.starts_with("val/") {
             // Without evaluations the training loss ranks checkpoints. Where a metric of the
             // validation is given, that is refused.
             if !is_given_in(&self.layers, "checkpoint.monitor") {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Options, SINKS, TABLES, names_or_tables};
 use crate::config::table::{self, FOLDER, SAFE, TAKEN, table};
-use crate::config::values::{Auto, Devices, Duration, Every, Patience, Size, Warmup, ZeroStage};
+use crate::config::values::{Auto, Devices, Duration, Interval, Patience, Size, Warmup, ZeroStage};
 
 pub use data::{Data, Mixup, MixupMode, OnBadSample, Sampler, Transforms};
 pub use train::{Model, OnNonFinite, PrecisionChoice, Train};
@@ -218,7 +218,7 @@ table! {
         /// each part is trained.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS))]
-        pub gradual_unfreezing: Option<Every>,
+        pub gradual_unfreezing: Option<Interval>,
         /// Options of the optimizer.
         pub options: Options,
         /// Parameters with their own learning rate or weight decay, or that are frozen for part of
@@ -307,10 +307,10 @@ table! {
     pub struct Swa {
         /// When averaging starts: "75 epochs", "30000 steps". Without it there is no average.
         #[schemars(extend("minimum" = 0, "maximum" = MAX_STEPS, "examples" = ["75 epochs"]))]
-        pub start: Option<Every>,
+        pub start: Option<Interval>,
         /// How often the weights are added to the average. Default: "1 epoch".
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS))]
-        pub every: Option<Every>,
+        pub every: Option<Interval>,
         /// Learning rate from `start` on, before `lr_scaling`, as SWALR's `swa_lr`. Default: the
         /// scheduler's.
         #[schemars(range(min = 0.0, max = 1e6), example = 0.05)]
@@ -389,12 +389,12 @@ table! {
         pub name: String = "constant".to_owned(),
         /// Update the learning rate after each "epoch" or each "step". Warm-up, `"one_cycle"` and
         /// "noam" always go by steps.
-        pub interval: Interval = Interval::Epoch,
+        pub interval: ScheduleUnit = ScheduleUnit::Epoch,
         /// Linear warm-up before the schedule begins: "5 epochs", "500 steps", a share of the run's
         /// steps ("5 %"), or "never". A share fits a run of any length; it needs `train.epochs` or
         /// `train.steps`.
         #[schemars(extend("minimum" = 0, "maximum" = MAX_STEPS))]
-        pub warmup: Warmup = Warmup::For(Every::Never),
+        pub warmup: Warmup = Warmup::For(Interval::Never),
         /// Fraction of the learning rate at the first warm-up step.
         #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
         pub warmup_start_factor: f64 = 0.01,
@@ -413,7 +413,7 @@ impl Scheduler {
 /// When a schedule moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Interval {
+pub enum ScheduleUnit {
     /// After each epoch.
     Epoch,
     /// After each step.
@@ -574,7 +574,7 @@ table! {
         #[schemars(extend(
             "minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF, "x-resume" = SAFE
         ))]
-        pub every: Every = Every::Epochs(1),
+        pub every: Interval = Interval::Epochs(1),
         /// Samples per pass and rank; "auto" = that of training.
         #[schemars(extend("minimum" = 1, "maximum" = MAX_SAMPLES, "x-eval" = TAKEN))]
         pub batch_size: Auto<u32> = Auto::Auto,
@@ -614,7 +614,7 @@ table! {
         /// unless "never"; a run that stops early (signal, time limit, early stopping) is saved
         /// even then, and so is the end of a run that has a checkpoint.
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
-        pub every: Every = Every::Epochs(1),
+        pub every: Interval = Interval::Epochs(1),
         /// Newest checkpoints to keep. With 2, a run goes on if one of them is damaged.
         #[schemars(range(min = 1, max = 10_000))]
         pub keep_last: u32 = 2,
@@ -670,7 +670,7 @@ table! {
         /// memory) is reported, and all ranks are ended (and restarted). Before a checkpoint,
         /// weights, optimizer state and everything else that is saved are always compared.
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
-        pub compare_weights: Every = Every::Steps(100),
+        pub compare_weights: Interval = Interval::Steps(100),
         /// If a rank runs out of memory: "stop" ends the run (exit 8); `"shrink_batch"` continues
         /// from the newest checkpoint with half the micro-batch size and twice the accumulation
         /// steps. The global batch and its mean gradient stay the same, but BatchNorm sees smaller
@@ -704,7 +704,7 @@ table! {
         pub dir: PathBuf = "logs".into(),
         /// How often training metrics are recorded: "10 steps", "1 epoch" or "never".
         #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
-        pub every: Every = Every::Steps(10),
+        pub every: Interval = Interval::Steps(10),
         /// Loggers, in addition to `epochs.jsonl` and `training_history.json`: each a name, or a
         /// table of a name and options, such as `{ name = "tensorboard", dir = "tb" }`.
         #[serde(serialize_with = "names_or_tables")]

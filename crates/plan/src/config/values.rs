@@ -32,7 +32,7 @@ impl Duration {
 
 /// An interval or a length: "1 epoch", "500 steps", "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Every {
+pub enum Interval {
     /// "never"
     Never,
     /// "n epochs"
@@ -156,7 +156,7 @@ spelled!(
     "a time with its unit, such as `\"30s\"`, `\"10m\"` or `\"2h\"`"
 );
 spelled!(
-    Every,
+    Interval,
     parse_every,
     show_every,
     "`\"never\"` or a count with its unit, such as `\"1 epoch\"` or `\"500 steps\"`"
@@ -240,31 +240,31 @@ fn show_duration(value: &Duration) -> String {
     SignedDuration::try_from(value.0).map_or_else(|_| "0s".to_owned(), |span| format!("{span:#}"))
 }
 
-fn parse_every(text: &str) -> Option<Every> {
+fn parse_every(text: &str) -> Option<Interval> {
     let text = text.trim();
     if text == "never" {
-        return Some(Every::Never);
+        return Some(Interval::Never);
     }
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at(unit_at);
     let count = count.parse().ok()?;
     match unit.trim_start() {
-        "epoch" | "epochs" => Some(Every::Epochs(count)),
-        "step" | "steps" => Some(Every::Steps(count)),
+        "epoch" | "epochs" => Some(Interval::Epochs(count)),
+        "step" | "steps" => Some(Interval::Steps(count)),
         _ => None,
     }
 }
 
-fn show_every(value: &Every) -> String {
+fn show_every(value: &Interval) -> String {
     let plural = |n: u64, unit: &str| format!("{n} {unit}{}", if n == 1 { "" } else { "s" });
     match *value {
-        Every::Never => "never".to_owned(),
-        Every::Epochs(n) => plural(n, "epoch"),
-        Every::Steps(n) => plural(n, "step"),
+        Interval::Never => "never".to_owned(),
+        Interval::Epochs(n) => plural(n, "epoch"),
+        Interval::Steps(n) => plural(n, "step"),
     }
 }
 
-impl fmt::Display for Every {
+impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&show_every(self))
     }
@@ -297,8 +297,8 @@ pub(crate) const SECONDS: &str = "seconds";
 pub(crate) fn measured(text: &str, unit: &str) -> Option<f64> {
     match unit {
         COUNT => match parse_every(text)? {
-            Every::Never => None,
-            Every::Epochs(n) | Every::Steps(n) => Some(n as f64),
+            Interval::Never => None,
+            Interval::Epochs(n) | Interval::Steps(n) => Some(n as f64),
         },
         BYTES => parse_size(text).map(|Size(bytes)| bytes as f64),
         SECONDS => parse_duration(text).map(|Duration(time)| time.as_secs_f64()),
@@ -539,12 +539,12 @@ pub(in crate::config) mod tests {
 
     #[test]
     fn every_is_never_or_a_count_of_epochs_or_steps() {
-        check::<Every>(&[
-            (json!("never"), Some(Every::Never)),
-            (json!("1 epoch"), Some(Every::Epochs(1))),
-            (json!("5 epochs"), Some(Every::Epochs(5))),
-            (json!("500 steps"), Some(Every::Steps(500))),
-            (json!("0 steps"), Some(Every::Steps(0))),
+        check::<Interval>(&[
+            (json!("never"), Some(Interval::Never)),
+            (json!("1 epoch"), Some(Interval::Epochs(1))),
+            (json!("5 epochs"), Some(Interval::Epochs(5))),
+            (json!("500 steps"), Some(Interval::Steps(500))),
+            (json!("0 steps"), Some(Interval::Steps(0))),
             (json!("500"), None),
             (json!(500), None),
             (json!("epochs"), None),
@@ -632,9 +632,9 @@ pub(in crate::config) mod tests {
         #[test]
         fn what_is_written_is_read_back(n in any::<u64>(), side in any::<u32>(), ms in 0u64..10_000_000_000) {
             round_trip(&Size(n));
-            round_trip(&Every::Epochs(n));
-            round_trip(&Every::Steps(n));
-            round_trip(&Warmup::For(Every::Steps(n)));
+            round_trip(&Interval::Epochs(n));
+            round_trip(&Interval::Steps(n));
+            round_trip(&Warmup::For(Interval::Steps(n)));
             round_trip(&Warmup::Percent((n % 100_000) as f64 / 1000.0));
             round_trip(&Auto::Given(side));
             round_trip(&Shape2::Side(side));

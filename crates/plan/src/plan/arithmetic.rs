@@ -5,7 +5,7 @@ use crate::plan::{
     AllReduce, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
     admitted_worlds,
 };
-use crate::terminal::{counted, escape, shown};
+use crate::terminal::{counted, escape, format_number};
 use train_numbers::units::{Bytes, WorldSize};
 
 impl Plan {
@@ -31,13 +31,15 @@ impl Plan {
     /// "lr 0.05 = 0.1 x 128/256 (linear)"
     pub(super) fn lr_line(&self) -> String {
         let rate = &self.optimizer;
-        let lr = shown(rate.lr);
+        let lr = format_number(rate.lr);
         let ratio = format!("{}/{}", self.batch.global, rate.base_batch_size);
         match rate.scaling {
             ScalingRule::None => format!("lr {lr}"),
-            ScalingRule::Linear => format!("lr {lr} = {} x {ratio} (linear)", shown(rate.base_lr)),
+            ScalingRule::Linear => {
+                format!("lr {lr} = {} x {ratio} (linear)", format_number(rate.base_lr))
+            }
             ScalingRule::Sqrt => {
-                format!("lr {lr} = {} x sqrt({ratio}) (sqrt)", shown(rate.base_lr))
+                format!("lr {lr} = {} x sqrt({ratio}) (sqrt)", format_number(rate.base_lr))
             }
         }
     }
@@ -67,7 +69,7 @@ impl Plan {
             if epochs < 1.0 {
                 return format!("{steps}, less than one epoch");
             }
-            let epochs = shown((epochs * 100.0).round() / 100.0);
+            let epochs = format_number((epochs * 100.0).round() / 100.0);
             format!("{steps} = {epochs} {}", if epochs == "1" { "epoch" } else { "epochs" })
         });
         [steps, time].into_iter().flatten().collect::<Vec<_>>().join(", ")

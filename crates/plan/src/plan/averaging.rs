@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::Ema;
-use crate::config::values::Every;
+use crate::config::values;
 use crate::config::{Loaded, Problem};
-use crate::plan::{AnnealStrategy, BatchPlan, Cadence, LengthPlan, OptimizerPlan, Plan, scale_lr};
+use crate::plan::{AnnealStrategy, BatchPlan, Interval, LengthPlan, OptimizerPlan, Plan, scale_lr};
 use crate::terminal::counted;
-use crate::terminal::shown;
+use crate::terminal::format_number;
 
 /// An average that a run keeps of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,10 @@ impl EmaPlan {
 
     /// ", averaged: 0.9999 (power 0.75), with buffers"
     fn line(&self) -> String {
-        let power = self.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
+        let power =
+            self.power.map_or(String::new(), |power| format!(" (power {})", format_number(power)));
         let buffers = if self.use_buffers { ", with buffers" } else { "" };
-        format!(", averaged: {}{power}{buffers}", shown(self.decay))
+        format!(", averaged: {}{power}{buffers}", format_number(self.decay))
     }
 
     /// Share of the average that stays at the `count`-th update (from 1).
@@ -94,7 +95,7 @@ impl EmaPlan {
             format!(
                 "`ema.decay` is {}: after the {} of this run, {:.0} % of the average, which is \
                  evaluated and exported, are still initial weights (decay^steps)",
-                shown(self.decay),
+                format_number(self.decay),
                 counted(updates, "step"),
                 (100.0 * share).max(1.0),
             )
@@ -109,7 +110,7 @@ impl EmaPlan {
         let digits = 1 - (1.0 - fitting).log10().floor() as i32;
         let unit = 10f64.powi(digits);
         let fitting = (fitting * unit).floor() / unit;
-        Some(format!("{young}; choose at most {}, or `ema.power = 0.75`", shown(fitting)))
+        Some(format!("{young}; choose at most {}, or `ema.power = 0.75`", format_number(fitting)))
     }
 }
 
@@ -127,7 +128,7 @@ pub struct SwaPlan {
     /// Steps before the first average.
     pub start: u64,
     /// Interval at which the weights join the average.
-    pub every: Cadence,
+    pub every: Interval,
     /// The learning rate from the start on, if it is not the schedule's.
     pub rate: Option<SwaRate>,
 }
@@ -155,9 +156,9 @@ impl SwaPlan {
     /// The first step whose weights join the average.
     fn first(&self, steps_per_epoch: u64) -> u64 {
         let unit = match self.every {
-            Cadence::Epochs(n) => n.saturating_mul(steps_per_epoch),
-            Cadence::Steps(n) => n,
-            Cadence::Never => u64::MAX,
+            Interval::Epochs(n) => n.saturating_mul(steps_per_epoch),
+            Interval::Steps(n) => n,
+            Interval::Never => u64::MAX,
         };
         (self.start / unit.max(1) + 1).saturating_mul(unit)
     }
@@ -165,15 +166,15 @@ impl SwaPlan {
     /// ", averaged: SWA each epoch after step 160"
     fn line(&self) -> String {
         let every = match self.every {
-            Cadence::Epochs(1) => "each epoch".to_owned(),
-            Cadence::Epochs(n) => format!("every {n} epochs"),
-            Cadence::Steps(1) => "each step".to_owned(),
-            Cadence::Steps(n) => format!("every {n} steps"),
-            Cadence::Never => String::new(),
+            Interval::Epochs(1) => "each epoch".to_owned(),
+            Interval::Epochs(n) => format!("every {n} epochs"),
+            Interval::Steps(1) => "each step".to_owned(),
+            Interval::Steps(n) => format!("every {n} steps"),
+            Interval::Never => String::new(),
         };
         let rate = self.rate.map_or(String::new(), |SwaRate { lr, anneal_epochs, .. }| {
             let epochs = counted(anneal_epochs, "epoch");
-            format!(", to lr {} within {epochs}", shown(lr))
+            format!(", to lr {} within {epochs}", format_number(lr))
         });
         format!(", averaged: SWA {every} after step {}{rate}", self.start)
     }
@@ -189,9 +190,9 @@ pub(super) fn swa(
     let config = &loaded.experiment.swa;
     let per_epoch = length.steps_per_epoch;
     let start = match config.start {
-        None | Some(Every::Never) => return Ok(None),
-        Some(Every::Epochs(n)) => n.saturating_mul(per_epoch),
-        Some(Every::Steps(n)) => n,
+        None | Some(values::Interval::Never) => return Ok(None),
+        Some(values::Interval::Epochs(n)) => n.saturating_mul(per_epoch),
+        Some(values::Interval::Steps(n)) => n,
     };
     let scaled = |lr| scale_lr(optimizer.scaling, lr, optimizer.base_batch_size, batch.global);
     let rate = config.lr.map(|lr| SwaRate {
@@ -199,7 +200,7 @@ pub(super) fn swa(
         anneal_epochs: config.anneal_epochs.unwrap_or(10),
         anneal_strategy: config.anneal_strategy.unwrap_or_default(),
     });
-    let every = config.every.map_or(Cadence::Epochs(1), Cadence::from);
+    let every = config.every.map_or(Interval::Epochs(1), Interval::from);
     let plan = SwaPlan { start, every, rate };
     let first = plan.first(per_epoch);
     let total = length.total_steps;
@@ -231,8 +232,9 @@ impl LookaheadPlan {
 
     /// ", lookahead every 5 steps by 0.5"
     fn line(&self) -> String {
-        let power = self.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
-        format!(", lookahead every {} steps by {}{power}", self.k, shown(self.alpha))
+        let power =
+            self.power.map_or(String::new(), |power| format!(" (power {})", format_number(power)));
+        format!(", lookahead every {} steps by {}{power}", self.k, format_number(self.alpha))
     }
 }
 
@@ -297,10 +299,10 @@ mod tests {
             assert_eq!(due.first().copied(), Some(plan.first(4)).filter(|&first| first <= 24));
             due
         };
-        assert_eq!(due(8, Cadence::Epochs(1)), [12, 16, 20, 24]);
-        assert_eq!(due(9, Cadence::Epochs(2)), [16, 24]);
-        assert_eq!(due(0, Cadence::Epochs(3)), [12, 24]);
-        assert_eq!(due(10, Cadence::Steps(5)), [15, 20]);
-        assert!(due(24, Cadence::Steps(5)).is_empty());
+        assert_eq!(due(8, Interval::Epochs(1)), [12, 16, 20, 24]);
+        assert_eq!(due(9, Interval::Epochs(2)), [16, 24]);
+        assert_eq!(due(0, Interval::Epochs(3)), [12, 24]);
+        assert_eq!(due(10, Interval::Steps(5)), [15, 20]);
+        assert!(due(24, Interval::Steps(5)).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::TransformPlan;
 use crate::plan::{
     BackendFacts, BatchPlan, DataFacts, Facts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
-    LossPlan, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    LossPlan, MetricContext, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
     Sampler, SchedulerFacts, Span, TransformFacts, Unfit, averaging, batch, batch_statistics,
     checkpointing, clip, cuda_graph, data, distributed, early_stopping, length, logging, loss,
     metrics, model, optimizer, param_groups, precision, scaler, schedule, transforms,
@@ -14,7 +14,7 @@ use crate::plan::{
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
 /// Facts about the components that a program has registered, for planning.
-pub trait KindFacts {
+pub trait ComponentFacts {
     /// Measures the model without taking memory for its weights.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
@@ -45,7 +45,7 @@ pub trait KindFacts {
     }
 
     /// Describes all metrics of such a run.
-    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
+    fn metrics(&self, answers: &MetricContext) -> Vec<MetricFacts>;
 
     /// Describes an optimizer.
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
@@ -78,7 +78,7 @@ impl ProblemCollector {
         &mut self,
         loaded: &Loaded,
         facts: &Facts,
-        kinds: &dyn KindFacts,
+        kinds: &dyn ComponentFacts,
     ) -> Option<(TransformPlan, ModelPlan, ModelFacts)> {
         let describe: transforms::DescribeTransforms<'_> =
             &|list, images, pixels| kinds.transforms(list, images, pixels);
@@ -102,7 +102,7 @@ impl ProblemCollector {
         loaded: &Loaded,
         data: &DataFacts,
         on_gpus: bool,
-        kinds: &dyn KindFacts,
+        kinds: &dyn ComponentFacts,
     ) -> Option<(LossPlan, Vec<MetricFacts>)> {
         let loss = self.one(loss::decide(
             loaded,
@@ -111,7 +111,7 @@ impl ProblemCollector {
             |loss| kinds.loss(loss),
             |loss| kinds.decided_loss(loss, data),
         ))?;
-        let metrics = kinds.metrics(&Measurable::of(&loss, data));
+        let metrics = kinds.metrics(&MetricContext::of(&loss, data));
         let is_never_negative = kinds.loss(&loss.kind).is_ok_and(|facts| facts.is_never_negative);
         let problems = metrics::check(loaded, data, &loss, is_never_negative, &metrics);
         let result = if problems.is_empty() { Ok(()) } else { Err(problems) };
@@ -126,7 +126,11 @@ impl Plan {
     /// # Errors
     ///
     /// All numbers that contradict each other, each drawn on the text that asks for it.
-    pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
+    pub fn new(
+        loaded: &Loaded,
+        facts: &Facts,
+        kinds: &dyn ComponentFacts,
+    ) -> Result<Self, Problems> {
         let experiment = &loaded.experiment;
         let mut problems = ProblemCollector::default();
         let model = problems.model(loaded, facts, kinds);
@@ -268,7 +272,7 @@ impl Plan {
         &self,
         loaded: &Loaded,
         facts: &Facts,
-        kinds: &dyn KindFacts,
+        kinds: &dyn ComponentFacts,
     ) -> Result<Vec<Self>, Problems> {
         let mut loaded = loaded.clone();
         loaded.experiment = self.pin(loaded.experiment);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Loaded;
-use crate::config::values::Every;
+use crate::config::values;
 use crate::plan::metrics::better;
-use crate::plan::{Cadence, MetricFacts, Mode};
+use crate::plan::{Interval, MetricFacts, Mode};
 
 /// When and where to save.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct CheckpointPlan {
     /// Folder of all runs' checkpoints.
     pub dir: PathBuf,
     /// Interval of regular checkpoints.
-    pub every: Cadence,
+    pub every: Interval,
     /// Number of newest checkpoints to keep.
     pub keep_last: usize,
     /// Number of best checkpoints to keep.
@@ -28,18 +28,18 @@ pub struct CheckpointPlan {
 
 impl CheckpointPlan {
     /// "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
-    pub(super) fn line(&self, validate_every: Cadence) -> String {
+    pub(super) fn line(&self, validate_every: Interval) -> String {
         let best = match self.mode {
             Mode::Min => "lowest",
             Mode::Max => "highest",
         };
         let best = format!("{best} {}", self.monitor);
         let mut when = match self.every {
-            Cadence::Never => "only when the run is stopped early".to_owned(),
+            Interval::Never => "only when the run is stopped early".to_owned(),
             every => every.words(),
         };
         let mut kept = format!("newest {}", self.keep_last.max(1));
-        if self.keep_best > 0 && validate_every != Cadence::Never {
+        if self.keep_best > 0 && validate_every != Interval::Never {
             when += &format!(" and at each new {best}");
             kept += &format!(", {best} {}", self.keep_best);
         }
@@ -52,9 +52,10 @@ pub(super) fn decide(loaded: &Loaded, metrics: &[MetricFacts]) -> CheckpointPlan
     let experiment = &loaded.experiment;
     let config = &experiment.checkpoint;
     // Without regular checkpoints, best ones are kept only if they were asked for.
-    let keeps_best = config.every != Every::Never || loaded.is_given("checkpoint.keep_best");
-    let unmeasured =
-        experiment.validation.every == Every::Never && config.monitor.starts_with("val/");
+    let keeps_best =
+        config.every != values::Interval::Never || loaded.is_given("checkpoint.keep_best");
+    let unmeasured = experiment.validation.every == values::Interval::Never
+        && config.monitor.starts_with("val/");
     let monitor = if unmeasured { "train/loss".to_owned() } else { config.monitor.clone() };
     CheckpointPlan {
         dir: config.dir.clone(),

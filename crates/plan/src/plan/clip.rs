@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
-use crate::terminal::shown;
+use crate::terminal::format_number;
 
 /// Changes of gradients after unscaling, in this order: clipping by norm, noise, clipping by value.
 /// `None` = off.
@@ -21,9 +21,11 @@ pub struct ClipPlan {
 impl ClipPlan {
     /// ", clipped to norm 1.0, noise 0.3"
     pub(super) fn line(&self) -> String {
-        let norm =
-            self.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
-        let noise = self.noise.map_or(String::new(), |noise| format!(", noise {}", shown(noise)));
+        let norm = self
+            .norm
+            .map_or(String::new(), |norm| format!(", clipped to norm {}", format_number(norm)));
+        let noise =
+            self.noise.map_or(String::new(), |noise| format!(", noise {}", format_number(noise)));
         norm + &noise
     }
 }

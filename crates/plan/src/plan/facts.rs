@@ -85,6 +85,7 @@ pub struct GpuFacts {
     /// The vendor's name for it.
     pub name: String,
     /// All of its memory.
+    #[serde(rename = "held")]
     pub memory: Bytes,
 }
 
@@ -153,9 +154,11 @@ pub struct SourcePlan {
     /// The data set in a line: its files, and how they are cut.
     pub line: String,
     /// Memory in which each rank holds the data set.
-    pub held: Bytes,
+    #[serde(rename = "held")]
+    pub memory: Bytes,
     /// Results of the survey that reading needs, by names that the data set chooses.
-    pub found: Options,
+    #[serde(rename = "found")]
+    pub survey: Options,
 }
 
 impl SourcePlan {

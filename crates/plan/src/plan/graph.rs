@@ -19,8 +19,8 @@ pub struct LayerPlan {
     /// Prefix of its parameters' names: `layer1.0.conv1`.
     pub path: String,
     /// Name that keys its random numbers, where an earlier random layer has the same `path`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draws: Option<String>,
+    #[serde(rename = "draws", default, skip_serializing_if = "Option::is_none")]
+    pub rng_path: Option<String>,
     /// The layer with all its options but the layers inside.
     pub kind: Choice,
     /// Text after its name in the table of layers.

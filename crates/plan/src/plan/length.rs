@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
-use crate::config::values::Every;
+use crate::config::values;
 use crate::plan::{BatchPlan, Sampler};
 use train_numbers::units::WorldSize;
 
@@ -84,7 +84,7 @@ pub(super) fn decide(
 /// An interval: every n steps, every n epochs, or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cadence {
+pub enum Interval {
     /// Never.
     #[default]
     Never,
@@ -94,17 +94,17 @@ pub enum Cadence {
     Steps(u64),
 }
 
-impl From<Every> for Cadence {
-    fn from(every: Every) -> Self {
+impl From<values::Interval> for Interval {
+    fn from(every: values::Interval) -> Self {
         match every {
-            Every::Never => Self::Never,
-            Every::Epochs(n) => Self::Epochs(n),
-            Every::Steps(n) => Self::Steps(n),
+            values::Interval::Never => Self::Never,
+            values::Interval::Epochs(n) => Self::Epochs(n),
+            values::Interval::Steps(n) => Self::Steps(n),
         }
     }
 }
 
-impl Cadence {
+impl Interval {
     /// True if the interval ends after `step` (counted from 1), which is or is not the last of the
     /// `epoch`-th epoch.
     pub fn is_due(self, step: u64, epoch: u64, ends_epoch: bool) -> bool {
@@ -158,13 +158,13 @@ mod tests {
 
     #[test]
     fn a_cadence_counts_steps_or_whole_epochs() {
-        let due = |cadence: Cadence| -> Vec<u64> {
+        let due = |cadence: Interval| -> Vec<u64> {
             // Epochs of 4 steps.
             (1..=16).filter(|&step| cadence.is_due(step, step.div_ceil(4), step % 4 == 0)).collect()
         };
-        assert!(due(Cadence::Never).is_empty());
-        assert_eq!(due(Cadence::Steps(5)), [5, 10, 15]);
-        assert_eq!(due(Cadence::Epochs(1)), [4, 8, 12, 16]);
-        assert_eq!(due(Cadence::Epochs(2)), [8, 16]);
+        assert!(due(Interval::Never).is_empty());
+        assert_eq!(due(Interval::Steps(5)), [5, 10, 15]);
+        assert_eq!(due(Interval::Epochs(1)), [4, 8, 12, 16]);
+        assert_eq!(due(Interval::Epochs(2)), [8, 16]);
     }
 }

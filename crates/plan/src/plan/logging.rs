@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::kind::{Entry, names_or_tables};
-use crate::plan::Cadence;
+use crate::plan::Interval;
 
 /// The log of a run: its folder, its interval and its loggers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct LoggingPlan {
     /// Folder of all runs' logs.
     pub dir: PathBuf,
     /// Interval at which a step is recorded.
-    pub every: Cadence,
+    pub every: Interval,
     /// Loggers with their options.
     #[serde(serialize_with = "names_or_tables")]
     pub sinks: Vec<Entry>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::shm_layout::{Mapping, STAGING_BYTES};
-use crate::plan::{Cadence, DistributedPlan, Plan, ZeroStage};
+use crate::plan::{DistributedPlan, Interval, Plan, ZeroStage};
 use train_numbers::units::{Bytes, WorldSize};
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
@@ -55,7 +55,7 @@ impl Memory {
         let own = part(plan, trained, state);
         let optimizer = Bytes(own.0 + average * weights.0 + averaged * buffers.0);
         let saving = &plan.checkpoint;
-        let is_saved = saving.every != Cadence::Never || saving.keep_best > 0;
+        let is_saved = saving.every != Interval::Never || saving.keep_best > 0;
         let mut memory = Self {
             weights,
             gradients: gradients(plan, trained),
@@ -166,5 +166,5 @@ fn loading(plan: &Plan) -> Bytes {
     let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
     // The batch of the pass at hand, and those that are ready or in the making.
     let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
-    Bytes(batches * u64::from(plan.batch.size.get()) * sample + plan.data.source.held.0)
+    Bytes(batches * u64::from(plan.batch.size.get()) * sample + plan.data.source.memory.0)
 }

@@ -8,14 +8,14 @@ use serde::Deserialize;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, LossPlan, Mode, Plan, TargetColumn, Targets, expectations};
 
-/// The key of `SourcePlan::found` under which a data set of series keeps the errors of a naive
+/// The key of `SourcePlan::survey` under which a data set of series keeps the errors of a naive
 /// forecast of each series: mean absolute errors over the training rows, on the scale of the
 /// targets.
 pub const NAIVE_ERRORS: &str = "naive_errors";
 
 /// Properties of a run that decide which metrics its evaluations can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measurable {
+pub struct MetricContext {
     /// Targets of the loss.
     pub targets: Targets,
     /// Classes of the data; 0 where it holds numbers.
@@ -43,7 +43,7 @@ pub struct MetricFacts {
     pub why_not: Option<String>,
 }
 
-impl Measurable {
+impl MetricContext {
     /// True if predictions are classes, which can be right or wrong.
     pub fn has_classes(&self) -> bool {
         self.targets == Targets::Classes
@@ -57,28 +57,28 @@ impl Measurable {
             labels_in_sequence: !data.target.is_empty(),
             is_standardized: are_standardized(&data.target_columns),
             has_token_bytes: !data.token_bytes.is_empty(),
-            has_naive_errors: data.source.found.contains_key(NAIVE_ERRORS),
+            has_naive_errors: data.source.survey.contains_key(NAIVE_ERRORS),
         }
     }
 }
 
 impl Plan {
     /// Properties of this run that decide which metrics can be measured.
-    pub fn measurable(&self) -> Measurable {
-        Measurable {
+    pub fn measurable(&self) -> MetricContext {
+        MetricContext {
             targets: self.loss.targets,
             classes: self.data.classes.len(),
             samples: self.data.n_val.max(self.data.n_test),
             labels_in_sequence: !self.model.target.is_empty(),
             is_standardized: are_standardized(&self.data.target_columns),
             has_token_bytes: !self.data.token_bytes.is_empty(),
-            has_naive_errors: self.data.source.found.contains_key(NAIVE_ERRORS),
+            has_naive_errors: self.data.source.survey.contains_key(NAIVE_ERRORS),
         }
     }
 
     /// Errors of a naive forecast of each series; empty if the data are no series.
     pub fn naive_errors(&self) -> Vec<f64> {
-        let errors = self.data.source.found.get(NAIVE_ERRORS).and_then(|errors| errors.as_array());
+        let errors = self.data.source.survey.get(NAIVE_ERRORS).and_then(|errors| errors.as_array());
         errors.into_iter().flatten().filter_map(serde_json::Value::as_f64).collect()
     }
 }

@@ -62,15 +62,15 @@ use train_numbers::units::{BatchSize, Rank};
 
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
-    AllReduce, AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode,
-    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule,
+    AllReduce, AnnealStrategy, CommHook, Convolutions, Expectation, MixupMode, Mode, OnBadSample,
+    OnNonFinite, OnOom, Sampler, ScalingRule, ScheduleUnit,
 };
 pub use crate::config::values::{Patience, ZeroStage};
-pub use crate::terminal::shown;
+pub use crate::terminal::format_number;
 pub use averaging::{Average, EmaPlan, LookaheadPlan, SwaPlan, SwaRate};
 pub use backend::{BackendCapabilities, BackendFacts, BackendPlan, SharedMemory};
 pub use batch::{BatchPlan, admitted_worlds};
-pub use build::KindFacts;
+pub use build::ComponentFacts;
 pub use checkpointing::CheckpointPlan;
 pub use clip::ClipPlan;
 pub use data::{DataPlan, Limit, shares};
@@ -80,11 +80,11 @@ pub use facts::{DataFacts, Facts, GpuFacts, MpiFacts, SourcePlan, TargetColumn, 
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use images::{Cameras, Images, PixelDtype, PixelStats, Sides, TrainedOn};
-pub use length::{Cadence, LengthPlan, NO_STEP_LIMIT};
+pub use length::{Interval, LengthPlan, NO_STEP_LIMIT};
 pub use logging::LoggingPlan;
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use memory_estimate::{KEPT_SHARE, Memory};
-pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
+pub use metrics::{MetricContext, MetricFacts, NAIVE_ERRORS};
 pub use mixup::MixupPlan;
 pub use model::{ModelFacts, ModelPlan};
 pub use optimizer::{
@@ -154,7 +154,7 @@ pub struct Plan {
     /// Ranks and their communication.
     pub distributed: DistributedPlan,
     /// Interval of evaluations.
-    pub validate_every: Cadence,
+    pub validate_every: Interval,
     /// Samples per evaluation pass.
     pub val_batch_size: BatchSize,
     /// Metrics that are measured beside the usual ones.
@@ -182,7 +182,7 @@ pub struct Plan {
     pub stall_timeout: Patience,
     /// Interval at which ranks compare their weights.
     #[serde(default)]
-    pub compare_weights: Cadence,
+    pub compare_weights: Interval,
     /// Reaction to a rank that runs out of memory.
     #[serde(default)]
     pub on_oom: OnOom,

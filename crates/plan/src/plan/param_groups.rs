@@ -2,7 +2,7 @@
 //! are trained for a part of the run only.
 
 use crate::config::schema::{Group, NoDecay};
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::config::{Loaded, Problem, closest};
 use crate::plan::layer_decay::{Layers, layers, lr_factor};
 use crate::plan::{ModelFacts, OptimizerPlan, ParameterGroup};
@@ -17,9 +17,9 @@ pub(super) fn decide(
     let config = &loaded.experiment.optimizer;
     let is_plain = config.groups.is_empty() && config.no_decay.is_empty();
     let interval = config.gradual_unfreezing.and_then(|every| match every {
-        Every::Never => None,
-        Every::Epochs(n) => Some(n.saturating_mul(steps_per_epoch)),
-        Every::Steps(n) => Some(n),
+        Interval::Never => None,
+        Interval::Epochs(n) => Some(n.saturating_mul(steps_per_epoch)),
+        Interval::Steps(n) => Some(n),
     });
     let by_layers = config.layer_decay.is_some() || interval.is_some();
     if is_plain && !by_layers && optimizer.matrices.is_none() {

@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::config::values::{Every, Warmup};
+use crate::config::values::{Interval, Warmup};
 use crate::config::{Loaded, Problem};
 use crate::plan::metrics::better;
-use crate::plan::{Interval, LengthPlan, MetricFacts, Mode, OptimizerPlan, Unfit};
-use crate::terminal::shown;
+use crate::plan::{LengthPlan, MetricFacts, Mode, OptimizerPlan, ScheduleUnit, Unfit};
+use crate::terminal::format_number;
 
 /// Learning rate over time: a linear warm-up, then what a scheduler says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,8 +114,8 @@ pub(super) fn decide(
     let rule = Choice { name: config.name.clone(), options: config.options.clone() };
     let facts = facts(&rule).map_err(|what| loaded.problem("scheduler.name", what))?;
     let interval = match config.interval {
-        Interval::Epoch if !facts.moves_by_steps => length.steps_per_epoch,
-        Interval::Epoch | Interval::Step => 1,
+        ScheduleUnit::Epoch if !facts.moves_by_steps => length.steps_per_epoch,
+        ScheduleUnit::Epoch | ScheduleUnit::Step => 1,
     };
     let after_warmup = length.total_steps.saturating_sub(warmup_steps);
     let mut plan = SchedulePlan {
@@ -145,7 +145,7 @@ fn momentum_words(facts: &SchedulerFacts, optimizer: &OptimizerPlan) -> String {
     let Some((name, [low, high])) = optimizer.momentum.as_ref().zip(facts.momentum) else {
         return String::new();
     };
-    format!(", {name} from {} to {} and back", shown(high), shown(low))
+    format!(", {name} from {} to {} and back", format_number(high), format_number(low))
 }
 
 /// ", after 60 steps of warm-up from 1 %"
@@ -153,15 +153,15 @@ fn warmup_words(facts: &SchedulerFacts, plan: &SchedulePlan) -> String {
     if facts.has_own_warmup || plan.warmup_steps == 0 {
         return String::new();
     }
-    let from = shown(plan.warmup_start_factor * 100.0);
+    let from = format_number(plan.warmup_start_factor * 100.0);
     format!(", after {} steps of warm-up from {from} %", plan.warmup_steps)
 }
 
 fn warmup_steps(warmup: Warmup, length: &LengthPlan) -> u64 {
     match warmup {
-        Warmup::For(Every::Never) => 0,
-        Warmup::For(Every::Epochs(n)) => n.saturating_mul(length.steps_per_epoch),
-        Warmup::For(Every::Steps(n)) => n,
+        Warmup::For(Interval::Never) => 0,
+        Warmup::For(Interval::Epochs(n)) => n.saturating_mul(length.steps_per_epoch),
+        Warmup::For(Interval::Steps(n)) => n,
         // A share is less than the whole, so at least one step follows it.
         Warmup::Percent(percent) => (length.total_steps as f64 * percent / 100.0) as u64,
     }
@@ -178,9 +178,9 @@ mod tests {
             let total_steps = epochs * steps_per_epoch;
             warmup_steps(warmup, &LengthPlan { steps_per_epoch, total_steps, time })
         };
-        assert_eq!(steps(Warmup::For(Every::Never), 50), 0);
-        assert_eq!(steps(Warmup::For(Every::Steps(7)), 50), 7);
-        assert_eq!(steps(Warmup::For(Every::Epochs(5)), 50), 60);
+        assert_eq!(steps(Warmup::For(Interval::Never), 50), 0);
+        assert_eq!(steps(Warmup::For(Interval::Steps(7)), 50), 7);
+        assert_eq!(steps(Warmup::For(Interval::Epochs(5)), 50), 60);
         assert_eq!(steps(Warmup::Percent(5.0), 50), 30);
         assert_eq!(steps(Warmup::Percent(5.0), 1), 0);
         assert_eq!(steps(Warmup::Percent(99.9), 1), 11);

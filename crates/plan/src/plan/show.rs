@@ -8,7 +8,7 @@ use crate::plan::{
     DistributedPlan, EarlyStoppingPlan, Facts, LengthPlan, Memory, ParameterGroup, Plan, graph,
     precision,
 };
-use crate::terminal::{counted, escape, shown, si_unit, thousands, wrapped};
+use crate::terminal::{counted, escape, format_number, si_unit, thousands, wrapped};
 use train_numbers::units::WorldSize;
 
 /// Columns of the page.
@@ -104,7 +104,7 @@ fn groups(plan: &Plan) -> String {
     let row = |group: &ParameterGroup| {
         let lr = plan.optimizer.lr * group.lr_factor;
         let numbers = if group.is_ever_trained() {
-            [lr, group.weight_decay].map(shown)
+            [lr, group.weight_decay].map(format_number)
         } else {
             Default::default()
         };

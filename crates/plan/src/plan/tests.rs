@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, BatchPlan, Bf16Instructions, Cadence, Costs, DataFacts, Facts, Memory, Modality,
+    BackendPlan, BatchPlan, Bf16Instructions, Costs, DataFacts, Facts, Interval, Memory, Modality,
     ModelFacts, ModelPlan, Plan, Precision, SourcePlan, json, page,
 };
 use train_numbers::units::{Bytes, WorldSize};
@@ -524,8 +524,8 @@ fn a_model_that_cannot_be_built_says_why_at_its_name() {
 #[test]
 fn cadences_and_checkpoints_are_as_asked() {
     let plan = good(ANIMALS, &["validation.every=never", "checkpoint.every=100 steps"], &animals());
-    assert_eq!(plan.validate_every, Cadence::Never);
-    assert_eq!(plan.checkpoint.every, Cadence::Steps(100));
+    assert_eq!(plan.validate_every, Interval::Never);
+    assert_eq!(plan.checkpoint.every, Interval::Steps(100));
     assert_eq!(plan.checkpoint.monitor, "train/loss");
     assert_eq!(good(ANIMALS, &[], &animals()).checkpoint.monitor, "val/loss");
 }

@@ -3,7 +3,7 @@
 use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problem};
 use crate::plan::{Cameras, DataFacts, Facts, Images, PixelStats, Sides, TrainedOn, Unfit};
-use crate::terminal::shown;
+use crate::terminal::format_number;
 
 /// A list of transforms, with those that are always in it.
 #[derive(Clone, Debug, PartialEq)]
@@ -297,7 +297,7 @@ fn as_written(transforms: &TransformFacts) -> Option<(String, String)> {
 
 /// "[0.485, 0.456, 0.406]"
 fn numbers(list: &[f64]) -> String {
-    let rounded = |&number: &f64| shown((number * 1e4).round() / 1e4);
+    let rounded = |&number: &f64| format_number((number * 1e4).round() / 1e4);
     format!("[{}]", list.iter().map(rounded).collect::<Vec<_>>().join(", "))
 }
 

@@ -15,7 +15,7 @@ use crate::cluster::ddprun;
 use crate::cluster::manifest::{documents, is_name, name_of};
 use crate::cluster::shell::{self, line, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
 use crate::user_error::ExitCode;
 
@@ -125,8 +125,8 @@ fn one() -> u32 {
 impl Kind for Kubernetes {
     const NAME: &'static str = "kubernetes";
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: String| Wrong { key, with: &[], what };
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: String| OptionConflict { key, with: &[], what };
         let token = (self.nodes > 1 && self.token_secret.is_none()).then(|| {
             let make = "kubectl create secret generic ddprun-token --from-file=token=run.token";
             wrong("token_secret", format!("is missing: several pods need one; `{make}`"))
@@ -148,24 +148,24 @@ impl Kind for Kubernetes {
 
 impl Kubernetes {
     /// A runtime of the cluster may mount volumes of its own.
-    fn check_volumes(&self) -> Option<Wrong> {
+    fn check_volumes(&self) -> Option<OptionConflict> {
         (self.volumes.is_empty() && self.training_runtime.is_none()).then(|| {
             let what = "is missing: runs would be lost with their pods, and workers could not \
                         share trials; name a claim and where it is mounted, such as `{ \
                         project-claim = \"/project\" }`";
-            Wrong { key: "volumes", with: &[], what: what.to_owned() }
+            OptionConflict { key: "volumes", with: &[], what: what.to_owned() }
         })
     }
 
     /// Checks that apply to a `TrainJob` alone.
-    fn check_train_job(&self) -> Vec<Wrong> {
+    fn check_train_job(&self) -> Vec<OptionConflict> {
         let Some(runtime) = &self.training_runtime else { return Vec::new() };
-        let name = (!is_name(runtime)).then(|| Wrong {
+        let name = (!is_name(runtime)).then(|| OptionConflict {
             key: "training_runtime",
             with: &[],
             what: format!("`{runtime}` cannot name a runtime"),
         });
-        let restarts = self.max_restarts.map(|_| Wrong {
+        let restarts = self.max_restarts.map(|_| OptionConflict {
             key: "max_restarts",
             with: &["training_runtime"],
             what: "is decided by the training runtime (`backoffLimit`)".to_owned(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::machine::{self, text};
 use crate::cluster::shell::{path, preparation};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 
 /// this machine: jobs start at once, and keep running when the terminal is closed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct Local {
 impl Kind for Local {
     const NAME: &'static str = "local";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         shell::wrong_name(&self.environment).into_iter().collect()
     }
 }

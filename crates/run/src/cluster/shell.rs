@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 pub(crate) use crate::terminal::shell_word as quoted;
 
 /// A path as a word of a shell script.
@@ -25,19 +25,23 @@ pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]
 }
 
 /// Checks the names of a kind's `environment`.
-pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<Wrong> {
+pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<OptionConflict> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let name = variables.keys().find(|name| !is_name(name))?;
-    Some(Wrong { key: "environment", with: &[], what: format!("`{name}` cannot name a variable") })
+    Some(OptionConflict {
+        key: "environment",
+        with: &[],
+        what: format!("`{name}` cannot name a variable"),
+    })
 }
 
 /// Checks a text that must stay within one line of a script or of a command line.
-pub(crate) fn wrong_line(key: &'static str, text: &str) -> Option<Wrong> {
+pub(crate) fn wrong_line(key: &'static str, text: &str) -> Option<OptionConflict> {
     let what = || format!("{text:?} has a line break or another control character");
-    text.contains(char::is_control).then(|| Wrong { key, with: &[], what: what() })
+    text.contains(char::is_control).then(|| OptionConflict { key, with: &[], what: what() })
 }
 
 /// A script's reaction to SIGTERM.

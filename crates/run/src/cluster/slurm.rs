@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::machine::text;
 use crate::cluster::shell::{self, AtTerm, line, path, preparation, quoted, supervised};
 use crate::cluster::{Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
 
 /// a Slurm cluster: `sbatch`, `squeue` and `scancel` are called on this machine.
@@ -95,8 +95,8 @@ impl Default for Slurm {
 impl Kind for Slurm {
     const NAME: &'static str = "slurm";
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: String| Wrong { key, with: &[], what };
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: String| OptionConflict { key, with: &[], what };
         let short = self.too_short(None).map(|what| wrong("time", what));
         let name = shell::wrong_name(&self.environment);
         let option = self.options.iter().find(|option| !option.starts_with('-'));

@@ -9,7 +9,7 @@ use crate::cluster::ddprun;
 use crate::cluster::machine::{self, key_of};
 use crate::cluster::shell::{preparation, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 
 /// another machine, over ssh: jobs start at once. The experiment is sent; ddprun and the data must
 /// be there.
@@ -40,8 +40,8 @@ pub struct Ssh {
 impl Kind for Ssh {
     const NAME: &'static str = "ssh";
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: String| Wrong { key, with: &[], what };
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: String| OptionConflict { key, with: &[], what };
         let is_host = |host: &str| {
             !host.is_empty()
                 && !host.starts_with('-')

@@ -9,7 +9,7 @@ use crate::checkpoint::OpenCheckpoint;
 use crate::doctor::short_run::{ScratchFolder, newest_checkpoint, shortened, train_in};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::{Cadence, Plan, RunFolders};
+use crate::plan::{Interval, Plan, RunFolders};
 use crate::session::{ALONE, Prepared, prepare};
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -73,7 +73,7 @@ impl Rehearsal {
 
     /// Paths to predict: some of the files that validate, or that are trained on.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, ErrorPage> {
-        let found = self.prepared.source.files(&self.prepared.plan.data.source.found);
+        let found = self.prepared.source.files(&self.prepared.plan.data.source.survey);
         let mut parts = found?;
         parts.retain(|part| !part.paths.is_empty());
         let at = parts.iter().position(|part| part.name == "val").unwrap_or(0);
@@ -92,10 +92,10 @@ impl Rehearsal {
 
 /// Two steps with an evaluation and a save after them.
 fn rehearsed(plan: &Plan) -> Plan {
-    let evaluates = plan.validate_every != Cadence::Never;
+    let evaluates = plan.validate_every != Interval::Never;
     let mut rehearsed = shortened(plan.clone(), STEPS);
     if evaluates {
-        rehearsed.validate_every = Cadence::Steps(rehearsed.length.total_steps);
+        rehearsed.validate_every = Interval::Steps(rehearsed.length.total_steps);
     }
     let pass = rehearsed.val_batch_size.count() * rehearsed.world_size().count();
     rehearsed.evaluated_samples = Some(pass * PASSES);

@@ -7,7 +7,7 @@ use crate::checkpoint::{self, Manifest, OpenCheckpoint};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Nodes, Program, Start};
-use crate::plan::{Cadence, OnOom, Plan, RunFolders, Sampler};
+use crate::plan::{Interval, OnOom, Plan, RunFolders, Sampler};
 use crate::session::{ALONE, Prepared, generate, prepare};
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -15,8 +15,8 @@ use crate::user_error::{ErrorPage, ExitCode};
 pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
     plan.length.total_steps = plan.length.total_steps.min(steps);
     plan.length.time = None;
-    plan.validate_every = Cadence::Never;
-    plan.checkpoint.every = Cadence::Steps(plan.length.total_steps);
+    plan.validate_every = Interval::Never;
+    plan.checkpoint.every = Interval::Steps(plan.length.total_steps);
     plan.early_stopping = None;
     (plan.max_restarts, plan.on_oom) = (0, OnOom::Stop);
     plan.logging.sinks.clear();
@@ -143,7 +143,7 @@ impl ScratchFolder {
         mut changes: Vec<String>,
         kinds: &Kinds,
     ) -> Result<Prepared, ErrorPage> {
-        let mut folders = prepared.plan.data.source.found.values().filter_map(|it| it.as_str());
+        let mut folders = prepared.plan.data.source.survey.values().filter_map(|it| it.as_str());
         let is_there = folders.any(|folder| Path::new(folder).exists());
         let prepared = match prepared.source.generated_in() {
             Some(key) if !is_there => {

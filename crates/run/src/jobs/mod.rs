@@ -14,7 +14,7 @@ pub use submit::{Submission, SubmitRequest};
 
 use crate::cluster::{self, Cluster, Error, Place, State, Submitted};
 use crate::config::closest;
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 use crate::kinds::Kinds;
 use crate::record::to_stderr;
 use crate::runs::{LOGS, find_sweep, summary, sweep_summary};
@@ -125,7 +125,7 @@ fn states(
 /// a table of `ddprun.toml`.
 pub fn cluster_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
     let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
-    if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {
+    if let Some(OptionConflict { key, what, .. }) = wrong.unwrap_or_default().first() {
         let what =
             format!("job {}: `{key}` of cluster `{}` in its job.json: {what}", job.id, job.cluster);
         return Err(ErrorPage::refused(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cluster::{self, Cluster, Job, LongestSave, Submitted, Sweep, Work};
-use crate::config::clusters::{self, Unknown};
+use crate::config::clusters::{self, ClusterError};
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::jobs::no_answer;
@@ -134,8 +134,8 @@ fn described(files: &[PathBuf], name: &str, kinds: &Kinds) -> Result<clusters::C
     clusters::load(files, name, &kinds.vocabulary()).map_err(|unknown| {
         let help = unknown.help();
         let page = match unknown {
-            Unknown::Problems(problems) => return problems.into(),
-            error @ Unknown::Name { .. } => ErrorPage::of(ExitCode::Refused, &error),
+            ClusterError::Problems(problems) => return problems.into(),
+            error @ ClusterError::Name { .. } => ErrorPage::of(ExitCode::Refused, &error),
         };
         match help {
             Some(help) => page.help(help),

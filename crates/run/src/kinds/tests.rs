@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use crate::config::kind::Entry;
-use crate::config::values::{Auto, Every};
+use crate::config::values::{Auto, Interval};
 use crate::config::{
     Loaded, Problems, Source, Vocabulary, changed_keys, load, load_in, load_text, refuse_unsafe,
     resolved,
@@ -92,7 +92,7 @@ fn a_good_file_is_read_over_the_defaults() {
     assert_eq!(experiment.data.name, "image_folder");
     assert_eq!(experiment.train.batch_size, Auto::Given(32));
     assert_eq!(experiment.train.global_batch_size, Auto::Auto);
-    assert_eq!(experiment.validation.every, Every::Epochs(1));
+    assert_eq!(experiment.validation.every, Interval::Epochs(1));
     assert_eq!(experiment.optimizer.options["weight_decay"], 0.0);
     let source = |key: &str| loaded.sources[key].to_string();
     assert_eq!(source("train.epochs"), "exp.toml");

@@ -144,12 +144,19 @@ fn by_step(events: &[&Stamped]) -> Vec<Row> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::plan::Cadence;
+    use crate::plan::Interval;
     use crate::record::example_events;
 
     pub(crate) fn ranked_by(monitor: &str, mode: Mode) -> CheckpointPlan {
         let (monitor, dir) = (monitor.into(), "checkpoints".into());
-        CheckpointPlan { dir, every: Cadence::Epochs(1), keep_last: 1, keep_best: 1, monitor, mode }
+        CheckpointPlan {
+            dir,
+            every: Interval::Epochs(1),
+            keep_last: 1,
+            keep_best: 1,
+            monitor,
+            mode,
+        }
     }
 
     fn stamped(event: Event) -> Stamped {

@@ -139,7 +139,7 @@ fn changed(
     // The group that trained is not needed.
     let alone = ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
     changes.extend(alone.map(str::to_owned));
-    let found = description.plan.data.source.found.clone();
+    let found = description.plan.data.source.survey.clone();
     let prepared = Prepared::of(load(&changes)?, ALONE, Some(&found), kinds)?;
     generate(&prepared)?;
     fits(description, &prepared.plan)?;

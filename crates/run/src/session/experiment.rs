@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Loss;
-use crate::config::values::{Auto, Every};
+use crate::config::values::{Auto, Interval};
 use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::failpoint;
 use crate::kinds::Kinds;
-use crate::plan::{KindFacts, Targets, chosen_loss};
+use crate::plan::{ComponentFacts, Targets, chosen_loss};
 use crate::session::hub;
 use crate::session::other_file::refuse_other_files;
 use crate::session::pretrained::{self, unfit_problem};
@@ -104,7 +104,7 @@ pub fn follow_target(loaded: &mut Loaded, kinds: &Kinds) {
         Targets::MultiLabel => "val/average_precision",
         Targets::Numbers | Targets::Series => "val/loss",
     };
-    let is_evaluated = loaded.experiment.validation.every != Every::Never;
+    let is_evaluated = loaded.experiment.validation.every != Interval::Never;
     if is_evaluated && !loaded.is_given("checkpoint.monitor") {
         let mode = loaded.experiment.checkpoint.mode;
         let better = kinds.vocabulary().mode_of(monitor).unwrap_or(mode);

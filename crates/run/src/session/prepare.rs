@@ -18,7 +18,7 @@ use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::model;
 use crate::ops;
 use crate::plan::{
-    BackendFacts, Facts, GpuFacts, KindFacts, Limit, MpiFacts, Plan, SplitPlan, Targets,
+    BackendFacts, ComponentFacts, Facts, GpuFacts, Limit, MpiFacts, Plan, SplitPlan, Targets,
     chosen_loss,
 };
 use crate::record::to_stderr;

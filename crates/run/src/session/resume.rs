@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::optim::{Plateau, Schedule};
-use crate::plan::{Bf16Instructions, Plan, Precision, RunFolders, shown};
+use crate::plan::{Bf16Instructions, Plan, Precision, RunFolders, format_number};
 use crate::record::{
     self, EPOCHS, EVENTS, HISTORY, METRICS, RESOLVED, Stamped, newest_of, to_stderr,
 };
@@ -232,7 +232,7 @@ pub fn resumed(
         now.experiment.train.precision = description.plan.precision.into();
     }
     now.pretrained.clone_from(&description.plan.model.pretrained_checkpoint);
-    let prepared = Prepared::of(now, origin, Some(&description.plan.data.source.found), kinds)?;
+    let prepared = Prepared::of(now, origin, Some(&description.plan.data.source.survey), kinds)?;
     let (train, plan) = (&prepared.loaded.experiment.train, &prepared.plan);
     refuse_shorter(&description.run, &changed, train, plan.length.steps_per_epoch)?;
     for change in &changed {
@@ -371,7 +371,7 @@ pub(crate) fn moved_lr(
     let is_own = before.swa.is_none() && now.swa.is_none();
     let done = Some(state.step).filter(|step| *step > 0 && is_own)?;
     let lr = |plan: &Plan| lr_of_step(plan, done, &state.plateau, kinds);
-    let (then, lr) = (shown(lr(before)?), shown(lr(now)?));
+    let (then, lr) = (format_number(lr(before)?), format_number(lr(now)?));
     (then != lr).then(|| {
         let (rule, total) = (&now.schedule.rule.name, now.length.total_steps);
         format!(

@@ -69,7 +69,7 @@ pub use trial::{Length, Report, State, Trial, cost, id, is_trial, trial_number};
 pub use trial_scheduler::{is_taken, run};
 pub use workers::{count as count_workers, run as run_shared};
 
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::files;
 use crate::record;
 use crate::registry::Unbuildable;
@@ -158,9 +158,9 @@ pub enum Error {
     #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
     NeverPruned {
         /// `min_resource`.
-        least: Every,
+        least: Interval,
         /// Length of the longest trial.
-        longest: Every,
+        longest: Interval,
     },
     /// A method or pruner that is not registered.
     #[error(transparent)]

@@ -10,10 +10,10 @@ mod none;
 
 use std::fmt::Debug;
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::config::schema::Mode;
 use crate::config::sweep::PRUNER;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::sweep::trial::Trial;
 
@@ -27,12 +27,12 @@ pub trait Pruner: Debug + Send + Sync {
     fn is_cut(&self, running: &Running<'_>) -> bool;
 
     /// The unit in which training is counted; of a count, only its unit matters.
-    fn unit(&self) -> Every {
-        Every::Epochs(1)
+    fn unit(&self) -> Interval {
+        Interval::Epochs(1)
     }
 
     /// Training before which no trial is stopped; `None` if there is no such limit.
-    fn least(&self) -> Option<Every> {
+    fn least(&self) -> Option<Interval> {
         None
     }
 
@@ -100,18 +100,18 @@ pub(crate) fn is_cut(pruner: &dyn Pruner, running: &Running<'_>) -> bool {
 const AMOUNT: &str = r"^\s*0*[1-9]\d*\s*(epoch|step)s?\s*$";
 
 /// The number of epochs or steps.
-fn count(every: Every) -> f64 {
+fn count(every: Interval) -> f64 {
     match every {
-        Every::Epochs(n) | Every::Steps(n) => n as f64,
-        Every::Never => f64::INFINITY,
+        Interval::Epochs(n) | Interval::Steps(n) => n as f64,
+        Interval::Never => f64::INFINITY,
     }
 }
 
 /// The problem of an option that is not an amount of training.
-fn countable(key: &'static str, every: Every) -> Option<Wrong> {
-    let is_count = matches!(every, Every::Epochs(1..) | Every::Steps(1..));
+fn countable(key: &'static str, every: Interval) -> Option<OptionConflict> {
+    let is_count = matches!(every, Interval::Epochs(1..) | Interval::Steps(1..));
     let what = "must be a count with its unit, such as \"1 epoch\" or \"500 steps\"";
-    (!is_count).then(|| Wrong { key, with: &[], what: what.to_owned() })
+    (!is_count).then(|| OptionConflict { key, with: &[], what: what.to_owned() })
 }
 
 #[cfg(test)]
@@ -121,9 +121,9 @@ mod tests {
     use crate::sweep::trial::State;
 
     pub(super) const ASHA: Asha =
-        Asha { min_resource: Every::Epochs(1), max_resource: None, reduction_factor: 3 };
+        Asha { min_resource: Interval::Epochs(1), max_resource: None, reduction_factor: 3 };
 
-    const MEDIAN: Median = Median { min_resource: Every::Epochs(1), startup_trials: 1 };
+    const MEDIAN: Median = Median { min_resource: Interval::Epochs(1), startup_trials: 1 };
 
     /// Runs trials one after another; each is given by its reports, one per epoch of ten steps, and
     /// is ten epochs long. Returns the epoch in which each was cut.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::schema::Mode;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::sweep::pruner::{NoPruner, Pruner};
 use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};
@@ -30,8 +30,8 @@ impl Ranking {
     /// `epochs` or `steps`.
     pub(crate) fn unit_name(&self) -> &'static str {
         match self.pruner.unit() {
-            Every::Epochs(_) | Every::Never => "epochs",
-            Every::Steps(_) => "steps",
+            Interval::Epochs(_) | Interval::Never => "epochs",
+            Interval::Steps(_) => "steps",
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// The ranking of trials with the pruner `asha`.
-    fn asha(min_resource: Every) -> Ranking {
+    fn asha(min_resource: Interval) -> Ranking {
         let asha = Asha { min_resource, max_resource: None, reduction_factor: 2 };
         Ranking { pruner: Arc::new(asha), ..plain() }
     }
@@ -174,7 +174,7 @@ mod tests {
         assert!(small.reports[0].step > large.reports[0].step);
         let trials = [small, large, further];
         assert_eq!(numbers(&plain(), &trials), [3, 2, 1]);
-        assert_eq!(numbers(&asha(Every::Epochs(1)), &trials), [3, 2, 1]);
+        assert_eq!(numbers(&asha(Interval::Epochs(1)), &trials), [3, 2, 1]);
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             at(16, trial(2, State::Pruned, &[0.3])),
             at(30, trial(3, State::Pruned, &[0.05])),
         ];
-        assert_eq!(numbers(&asha(Every::Steps(15)), &trials), [3, 2, 1]);
+        assert_eq!(numbers(&asha(Interval::Steps(15)), &trials), [3, 2, 1]);
         assert_eq!(numbers(&plain(), &trials), [3, 1, 2], "without rungs by what was trained");
     }
 
@@ -221,7 +221,7 @@ mod tests {
             trial(4, State::Finished, &[0.5; 10]),
             trial(5, State::Pruned, &[0.1, 0.1, 0.1]),
         ];
-        let ranking = asha(Every::Epochs(3));
+        let ranking = asha(Interval::Epochs(3));
         assert_eq!(numbers(&ranking, &trials), [2, 4, 3, 5, 1]);
         assert_eq!(best(&trials, Mode::Max).unwrap().number, 2);
         assert_eq!(best(&trials[..1], Mode::Max).unwrap().number, 1);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::schema::Mode;
 use crate::config::sweep::Values;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 
 /// State of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +43,12 @@ pub struct Length {
 
 impl Length {
     /// The whole run in the unit of `every`, rounded up.
-    pub(crate) fn in_unit_of(self, every: Every) -> Every {
+    pub(crate) fn in_unit_of(self, every: Interval) -> Interval {
         match every {
-            Every::Epochs(_) => {
-                Every::Epochs(self.total_steps.div_ceil(self.steps_per_epoch.max(1)))
+            Interval::Epochs(_) => {
+                Interval::Epochs(self.total_steps.div_ceil(self.steps_per_epoch.max(1)))
             }
-            Every::Steps(_) | Every::Never => Every::Steps(self.total_steps),
+            Interval::Steps(_) | Interval::Never => Interval::Steps(self.total_steps),
         }
     }
 }
@@ -120,14 +120,14 @@ impl Trial {
 
     /// Epochs that it had at its last report.
     pub fn epochs(&self) -> Option<f64> {
-        self.reports.last().map(|report| self.resource(report, Every::Epochs(1)))
+        self.reports.last().map(|report| self.resource(report, Interval::Epochs(1)))
     }
 
     /// Training up to `report`, in the unit of `every`.
-    pub fn resource(&self, report: &Report, every: Every) -> f64 {
+    pub fn resource(&self, report: &Report, every: Interval) -> f64 {
         match every {
-            Every::Epochs(_) => report.step as f64 / self.length.steps_per_epoch.max(1) as f64,
-            Every::Steps(_) | Every::Never => report.step as f64,
+            Interval::Epochs(_) => report.step as f64 / self.length.steps_per_epoch.max(1) as f64,
+            Interval::Steps(_) | Interval::Never => report.step as f64,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, S
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
-use crate::plan::Cadence;
+use crate::plan::Interval;
 use crate::worker::batch_source::BatchSource;
 use crate::worker::broadcast_state::broadcast_value;
 use crate::worker::build::snapshot;
@@ -361,7 +361,7 @@ fn evaluate_once_more(
     run: &mut RankRun,
     boundary: &StepBoundary,
 ) -> Result<Result<Validated, Stop>, Error> {
-    if run.plan.validate_every == Cadence::Never {
+    if run.plan.validate_every == Interval::Never {
         return Ok(Ok(Validated { is_best: false, stop_request: None }));
     }
     evaluate(run, boundary)

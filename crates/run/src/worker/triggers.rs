@@ -2,7 +2,7 @@
 
 use crate::engine::TrainState;
 use crate::event::Reason;
-use crate::plan::{Cadence, LengthPlan, Plan};
+use crate::plan::{Interval, LengthPlan, Plan};
 
 /// Returns the reason why a run that continues from `state` is over already, if it is: the plan may
 /// have changed since it was saved.
@@ -66,8 +66,8 @@ impl StepBoundary {
     }
 
     /// True if `cadence` falls on this boundary, or the run ends here and `cadence` is not `Never`.
-    pub(crate) fn is_due(&self, cadence: Cadence) -> bool {
-        let at_end = self.ends_run && cadence != Cadence::Never;
+    pub(crate) fn is_due(&self, cadence: Interval) -> bool {
+        let at_end = self.ends_run && cadence != Interval::Never;
         at_end || cadence.is_due(self.step, self.epoch, self.ends_epoch)
     }
 }
@@ -78,16 +78,16 @@ mod tests {
 
     const LENGTH: LengthPlan = LengthPlan { steps_per_epoch: 5, total_steps: 12, time: None };
 
-    fn due(cadence: Cadence) -> Vec<u64> {
+    fn due(cadence: Interval) -> Vec<u64> {
         (1..=12).filter(|&step| StepBoundary::after(step, &LENGTH).is_due(cadence)).collect()
     }
 
     #[test]
     fn cadences_fall_on_their_boundaries_and_on_the_end() {
-        assert_eq!(due(Cadence::Epochs(1)), [5, 10, 12]);
-        assert_eq!(due(Cadence::Epochs(2)), [10, 12]);
-        assert_eq!(due(Cadence::Steps(4)), [4, 8, 12]);
-        assert!(due(Cadence::Never).is_empty());
+        assert_eq!(due(Interval::Epochs(1)), [5, 10, 12]);
+        assert_eq!(due(Interval::Epochs(2)), [10, 12]);
+        assert_eq!(due(Interval::Steps(4)), [4, 8, 12]);
+        assert!(due(Interval::Never).is_empty());
     }
 
     #[test]

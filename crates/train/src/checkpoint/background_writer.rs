@@ -17,7 +17,7 @@ use crate::checkpoint::{Error, Importance};
 use crate::event::Saved;
 use crate::failpoint;
 use crate::files;
-use crate::plan::Cadence;
+use crate::plan::Interval;
 use crate::units::Bytes;
 
 /// Checkpoints that must have been due while one is being written, and the time that this must have
@@ -107,7 +107,7 @@ impl Writer {
     pub fn start(destination: Destination, snapshot: &Snapshot<'_>) -> Result<Self, Error> {
         destination.settle(snapshot.state.step)?;
         let plan = &snapshot.plan.checkpoint;
-        let is_rare = plan.every == Cadence::Never && plan.keep_best == 0;
+        let is_rare = plan.every == Interval::Never && plan.keep_best == 0;
         let sizes = if is_rare { [0; 3] } else { state_copy::sizes(snapshot) };
         Self::with_store(sizes, Box::new(move |copied| destination.write(copied)))
     }

@@ -59,7 +59,7 @@ mod tests {
     fn plan(keep_last: usize, keep_best: usize) -> CheckpointPlan {
         CheckpointPlan {
             dir: "checkpoints".into(),
-            every: crate::plan::Cadence::Epochs(1),
+            every: crate::plan::Interval::Epochs(1),
             keep_last,
             keep_best,
             monitor: "val/accuracy".into(),

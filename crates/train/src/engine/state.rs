@@ -226,7 +226,7 @@ mod tests {
     fn plan(monitor: &str, mode: Mode) -> CheckpointPlan {
         CheckpointPlan {
             dir: "checkpoints".into(),
-            every: crate::plan::Cadence::Epochs(1),
+            every: crate::plan::Interval::Epochs(1),
             keep_last: 1,
             keep_best: 1,
             monitor: monitor.to_owned(),

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use crate::loss::{counted, rows};
 use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::{count_correct, count_in_top};
-use crate::plan::{Measurable, Mode, Targets};
+use crate::plan::{MetricContext, Mode, Targets};
 
 /// Share of answers whose largest output (the first, if several) is that of the label.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Metric for Accuracy {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_classes(answers)
     }
 
@@ -49,7 +49,7 @@ impl<const K: usize> Metric for TopAccuracy<K> {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         if let Some(why) = needs_classes(answers) {
             return Some(why);
         }
@@ -84,7 +84,7 @@ impl Metric for ExactMatch {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         let what = "needs samples that may have several classes";
         (answers.targets != Targets::MultiLabel).then(|| what.to_owned())
     }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn five_classes_are_too_few() {
-        let six = Measurable {
+        let six = MetricContext {
             targets: crate::plan::Targets::Classes,
             classes: 6,
             samples: 10,
@@ -134,7 +134,7 @@ mod tests {
         };
         let top5 = TopAccuracy::<5>;
         assert_eq!(top5.why_not(&six), None);
-        assert!(top5.why_not(&Measurable { classes: 5, ..six }).is_some());
-        assert!(top5.why_not(&Measurable { labels_in_sequence: true, ..six }).is_some());
+        assert!(top5.why_not(&MetricContext { classes: 5, ..six }).is_some());
+        assert!(top5.why_not(&MetricContext { labels_in_sequence: true, ..six }).is_some());
     }
 }

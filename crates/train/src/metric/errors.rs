@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use crate::metric::{Metric, MetricState, needs_numbers, needs_scaled};
 use crate::ops::{score_mae, score_mse};
-use crate::plan::{Measurable, Mode};
+use crate::plan::{MetricContext, Mode};
 
 /// [`Metric::state_name`] of the metrics computed from [`Errors`].
 pub const ERRORS_STATE: &str = "errors";
@@ -54,7 +54,7 @@ pub struct ErrorScore {
     name: &'static str,
     mode: Mode,
     /// Reason why it is undefined; `None` = it is defined.
-    why_not: fn(&Measurable) -> Option<String>,
+    why_not: fn(&MetricContext) -> Option<String>,
     /// Value from the sums of all batches and the scales that the columns of a target were divided
     /// by; no scales = all 1.
     value: fn(&MetricState, &[f64]) -> f64,
@@ -69,7 +69,7 @@ impl Metric for ErrorScore {
         self.mode
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         (self.why_not)(answers)
     }
 
@@ -163,7 +163,7 @@ impl Metric for Mae {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_numbers(answers)
     }
 
@@ -193,7 +193,7 @@ impl Metric for Mse {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_numbers(answers)
     }
 
@@ -215,7 +215,7 @@ impl Metric for Rmse {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_numbers(answers)
     }
 

@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 
 use crate::metric::errors::{ERRORS_STATE, measure, of_targets};
 use crate::metric::{Metric, MetricState, needs_numbers};
-use crate::plan::{Measurable, Mode};
+use crate::plan::{MetricContext, Mode};
 
 /// Mean absolute scaled error (Hyndman and Koehler, 2006,
 /// <https://doi.org/10.1016/j.ijforecast.2006.03.001>): the mean absolute error of each series over
@@ -27,7 +27,7 @@ impl Metric for Mase {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_numbers(answers).or_else(|| {
             let what = "compares with the naive forecast of a series, but the data are none";
             (!answers.has_naive_errors).then(|| what.to_owned())

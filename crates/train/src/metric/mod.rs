@@ -29,7 +29,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use crate::config::MetricSpec;
-use crate::plan::{Measurable, MetricFacts, Mode, Targets};
+use crate::plan::{MetricContext, MetricFacts, Mode, Targets};
 pub use accuracy::{Accuracy, ExactMatch, TopAccuracy};
 pub use errors::{
     ERRORS_STATE, ErrorScore, Errors, MAE_UNSCALED, Mae, Mse, R2, RMSE_UNSCALED, Rmse, of_targets,
@@ -50,7 +50,7 @@ pub trait Metric: Debug + Send + Sync {
 
     /// Reason why it is undefined for such answers, as "is a classification metric, but ...";
     /// `None` = it is defined.
-    fn why_not(&self, answers: &Measurable) -> Option<String>;
+    fn why_not(&self, answers: &MetricContext) -> Option<String>;
 
     /// True if every evaluation measures it; other metrics are measured if they are monitored,
     /// expected or listed in `validation.metrics`, and by `ddprun eval`.
@@ -194,7 +194,7 @@ impl Metrics {
     }
 
     /// The metrics that are defined for such answers, and are usual or named in `names`.
-    pub fn of(&self, answers: &Measurable, names: &[String]) -> Vec<Arc<dyn Metric>> {
+    pub fn of(&self, answers: &MetricContext, names: &[String]) -> Vec<Arc<dyn Metric>> {
         let is_measured = |metric: &Arc<dyn Metric>| {
             metric.is_usual() || names.iter().any(|name| name == metric.name())
         };
@@ -210,7 +210,7 @@ impl Metrics {
     }
 
     /// Properties of the metrics that planning needs.
-    pub fn facts(&self, answers: &Measurable) -> Vec<MetricFacts> {
+    pub fn facts(&self, answers: &MetricContext) -> Vec<MetricFacts> {
         let facts = |metric: &Arc<dyn Metric>| MetricFacts {
             name: metric.name().to_owned(),
             mode: metric.mode(),
@@ -221,7 +221,7 @@ impl Metrics {
 }
 
 /// Reason why a metric of right and wrong answers is undefined.
-pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
+pub(crate) fn needs_classes(answers: &MetricContext) -> Option<String> {
     let what = match answers.targets {
         Targets::Classes => return None,
         Targets::MultiLabel => "needs one class for each sample, but these may have several",
@@ -233,14 +233,14 @@ pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
 }
 
 /// Reason why a metric of errors is undefined.
-pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
+pub(crate) fn needs_numbers(answers: &MetricContext) -> Option<String> {
     let what = "is a regression metric, but the loss is a classification loss";
     let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
     has_classes.then(|| what.to_owned())
 }
 
 /// Reason why a metric in the units of the data is undefined.
-pub(crate) fn needs_scaled(answers: &Measurable) -> Option<String> {
+pub(crate) fn needs_scaled(answers: &MetricContext) -> Option<String> {
     let what = "needs targets that the data set has standardised";
     needs_numbers(answers).or_else(|| (!answers.is_standardized).then(|| what.to_owned()))
 }

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::loss::rows;
 use crate::metric::{Metric, MetricState};
 use crate::ops::IGNORED_LABEL;
-use crate::plan::{Measurable, Mode, Targets};
+use crate::plan::{MetricContext, Mode, Targets};
 
 /// [`Metric::state_name`] of the metrics computed from [`Outcome`]s.
 pub const OUTCOMES_STATE: &str = "outcomes";
@@ -77,7 +77,7 @@ impl Average {
     }
 
     /// Reason why it is undefined for such answers.
-    fn why_not(self, answers: &Measurable) -> Option<String> {
+    fn why_not(self, answers: &MetricContext) -> Option<String> {
         match answers.targets {
             Targets::MultiLabel if self == Self::Binary => {
                 Some("needs one of two classes for each sample".to_owned())
@@ -230,7 +230,7 @@ impl Metric for ClassScore {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         self.average.why_not(answers)
     }
 

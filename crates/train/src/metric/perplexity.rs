@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::loss::rows;
 use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::score_classes;
-use crate::plan::{Measurable, Mode};
+use crate::plan::{MetricContext, Mode};
 
 /// Exponential of the mean cross-entropy of the tokens that count.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Metric for Perplexity {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_classes(answers).or_else(|| {
             let what = "needs a text: a label at each position of a sample";
             (!answers.labels_in_sequence).then(|| what.to_owned())
@@ -62,7 +62,7 @@ impl Metric for BitsPerByte {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         needs_classes(answers).or_else(|| {
             let what = "needs a text that is read by characters or by a tokenizer: the bytes of \
                         its tokens are not known";

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::metric::{Metric, MetricState, Scores};
-use crate::plan::{Measurable, Mode, Targets};
+use crate::plan::{MetricContext, Mode, Targets};
 
 /// [`Metric::state_name`] of the metrics that rank samples.
 pub const SCORES_STATE: &str = "scores";
@@ -30,7 +30,7 @@ impl Metric for RankingScore {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
+    fn why_not(&self, answers: &MetricContext) -> Option<String> {
         why_not(answers)
     }
 
@@ -52,7 +52,7 @@ impl Metric for RankingScore {
 }
 
 /// Reason why samples cannot be ranked.
-fn why_not(answers: &Measurable) -> Option<String> {
+fn why_not(answers: &MetricContext) -> Option<String> {
     match answers.targets {
         Targets::Numbers | Targets::Series => {
             return Some(

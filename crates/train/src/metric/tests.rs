@@ -35,13 +35,13 @@ fn given(name: &str) -> (Tensor, Tensor) {
     (table(&part["outputs"], k), targets)
 }
 
-fn measurable(name: &str) -> Measurable {
+fn measurable(name: &str) -> MetricContext {
     let targets = match name {
         "classes" | "two_classes" => Targets::Classes,
         "several" => Targets::MultiLabel,
         _ => Targets::Numbers,
     };
-    Measurable {
+    MetricContext {
         targets,
         classes: if name == "two_classes" { 2 } else { 12 },
         samples: 40,

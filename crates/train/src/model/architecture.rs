@@ -13,7 +13,7 @@ use super::pretrained::{
     InferredOptions, PretrainedError, likely_model, misfit_help, weights_file,
 };
 use super::{Model, peft};
-use crate::config::kind::{Choice, Kind, Options, Wrong};
+use crate::config::kind::{Choice, Kind, OptionConflict, Options};
 use crate::nn::state_dict::{
     self, ExpectedTensors, LoadReport, Mismatch, Strict, check_adapters, fit, header,
     load_adapters, load_state_dict, load_state_dict_bytes,
@@ -156,8 +156,11 @@ pub enum BackboneMode {
 }
 
 /// Refuses a mode for a backbone that is not frozen.
-pub(super) fn check_backbone_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wrong> {
-    let wrong = || Wrong {
+pub(super) fn check_backbone_mode(
+    is_frozen: bool,
+    mode: Option<BackboneMode>,
+) -> Vec<OptionConflict> {
+    let wrong = || OptionConflict {
         key: "backbone_mode",
         with: &["freeze_backbone"],
         what: "only applies with `freeze_backbone = true`".to_owned(),

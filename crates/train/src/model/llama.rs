@@ -21,7 +21,7 @@ use super::hub::{self, llama as files};
 use super::names::{Library, Naming};
 use super::pretrained::PretrainedError;
 use super::{Architecture, Head, InferredOptions, Lora, Model, peft};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::nn::{
     self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
 };
@@ -93,7 +93,7 @@ impl Default for LlamaConfig {
 impl Kind for LlamaConfig {
     const NAME: &'static str = "llama";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         [self.rope_scaling.check(), self.lora.check()].concat()
     }
 }

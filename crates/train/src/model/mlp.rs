@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Architecture, Head, Model};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::Auto;
 use crate::nn::{Builder, Dropout, Embedding, ForwardContext, Linear};
 use crate::onnx::{Attribute, Graph, Value};
@@ -41,10 +41,10 @@ impl Default for MlpConfig {
 impl Kind for MlpConfig {
     const NAME: &'static str = "mlp";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let is_wrong = matches!(self.embedding_dim, Some(Auto::Given(0 | 65_537..)));
         let what = "must be \"auto\" or from 1 to 65536".to_owned();
-        let wrong = Wrong { key: "embedding_dim", with: &[], what };
+        let wrong = OptionConflict { key: "embedding_dim", with: &[], what };
         is_wrong.then_some(wrong).into_iter().collect()
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::pretrained::{DescriptionError as Error, PretrainedError, read_description};
-use crate::config::kind::{Options, Wrong};
+use crate::config::kind::{OptionConflict, Options};
 use crate::nn::LoraConfig;
 
 /// Low-rank adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>), by PEFT's names.
@@ -55,8 +55,8 @@ impl Lora {
     }
 
     /// Problems with combinations of keys.
-    pub(super) fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, what: String| Wrong { key, with: &[], what };
+    pub(super) fn check(&self) -> Vec<OptionConflict> {
+        let wrong = |key, what: String| OptionConflict { key, with: &[], what };
         let given = [
             ("lora.alpha", self.alpha.is_some()),
             ("lora.dropout", self.dropout.is_some()),
@@ -64,7 +64,7 @@ impl Lora {
         ];
         let is_off = self.r.is_none() && self.adapters.is_none();
         let idle = given.into_iter().filter(|&(_, is_given)| is_off && is_given);
-        let mut found: Vec<Wrong> =
+        let mut found: Vec<OptionConflict> =
             idle.map(|(key, _)| wrong(key, "does nothing without `model.lora.r`".into())).collect();
         let targets = self.targets.as_deref().unwrap_or_default();
         if let Some(unknown) = targets.iter().find(|name| !LAYERS.contains(&name.as_str())) {

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::architecture::{BACKBONE_MODE, BackboneMode, check_backbone_mode};
 use super::names::{Library, Naming};
 use super::{Architecture, Head as Outputs, Model, Models};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation};
@@ -147,11 +147,11 @@ impl Kind for ResNetConfig {
         self.variant.name
     }
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let mut wrong = check_backbone_mode(self.freeze_backbone, self.backbone_mode);
         if !self.prefix.is_empty() && self.prefix.split('.').any(str::is_empty) {
             let what = "must be names with a point between them, such as `resnet18`".to_owned();
-            wrong.push(Wrong { key: "prefix", with: &[], what });
+            wrong.push(OptionConflict { key: "prefix", with: &[], what });
         }
         wrong
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::architecture::{BACKBONE_MODE, BackboneMode, check_backbone_mode};
 use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
 use super::{Architecture, Head, Model};
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::nn::{Builder, ForwardContext, Linear};
 use crate::onnx::{Attribute, Graph, Value};
 use crate::plan::{Modality, ModelPlan};
@@ -67,7 +67,7 @@ impl Default for FastConformerConfig {
 impl Kind for FastConformerConfig {
     const NAME: &'static str = "fastconformer";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         check_backbone_mode(self.freeze_backbone, self.backbone_mode)
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
 use crate::optim::{Block, Optimizer, Step};
@@ -28,11 +28,11 @@ pub struct Sgd {
 impl Kind for Sgd {
     const NAME: &'static str = "sgd";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let plain = self.momentum == 0.0 || self.dampening != 0.0;
         let what = "needs a momentum and no dampening".to_owned();
         let with = &["momentum", "dampening"];
-        let wrong = Wrong { key: "nesterov", with, what };
+        let wrong = OptionConflict { key: "nesterov", with, what };
         if self.nesterov && plain { vec![wrong] } else { Vec::new() }
     }
 }

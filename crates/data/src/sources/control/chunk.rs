@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Options, Wrong};
+use crate::config::kind::{OptionConflict, Options};
 use crate::plan::{Cameras, PixelStats, SourcePlan};
 
 /// Reason why there are no predictions of behaviour.
@@ -84,7 +84,7 @@ impl Chunk {
 
 impl Chunk {
     /// Checks that the actions that are executed were predicted.
-    pub(super) fn check(self) -> Vec<Wrong> {
+    pub(super) fn check(self) -> Vec<OptionConflict> {
         let needed = self.n_obs_steps.saturating_add(self.n_action_steps).saturating_sub(1);
         if needed <= self.horizon {
             return Vec::new();
@@ -94,7 +94,7 @@ impl Chunk {
              number {needed}",
             self.horizon
         );
-        vec![Wrong { key: "horizon", with: &["n_obs_steps", "n_action_steps"], what }]
+        vec![OptionConflict { key: "horizon", with: &["n_obs_steps", "n_action_steps"], what }]
     }
 }
 
@@ -122,7 +122,7 @@ impl Policy {
 
     /// The policy of a plan; `None` if its data are no behaviour.
     pub fn of(source: &SourcePlan) -> Option<Self> {
-        Self::found(&source.found)
+        Self::found(&source.survey)
     }
 
     /// Reads the policy from the survey's results.

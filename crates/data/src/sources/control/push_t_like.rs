@@ -4,7 +4,7 @@ use push_t::PushEnv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::rng::Key;
@@ -50,14 +50,14 @@ pub struct PushTLike {
 
 impl Kind for PushTLike {
     const NAME: &'static str = "push_t_like";
-    const OFFERS: &'static [Offer] = &[
-        Offer::Samples(Modality::Behaviour),
-        Offer::Cameras,
-        Offer::Simulation,
-        Offer::Split(OwnParts::LAST),
+    const OFFERS: &'static [Capability] = &[
+        Capability::Samples(Modality::Behaviour),
+        Capability::Cameras,
+        Capability::Simulation,
+        Capability::Split(BuiltinSplits::LAST),
     ];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         self.chunk().check()
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Splits;
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
@@ -51,12 +51,15 @@ pub struct Trajectories {
 
 impl Kind for Trajectories {
     const NAME: &'static str = "trajectories";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Behaviour), Offer::Cameras, Offer::Split(OwnParts::LAST)];
+    const OFFERS: &'static [Capability] = &[
+        Capability::Samples(Modality::Behaviour),
+        Capability::Cameras,
+        Capability::Split(BuiltinSplits::LAST),
+    ];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let twice = (1..self.cameras.len()).find(|&i| self.cameras[..i].contains(&self.cameras[i]));
-        let twice = twice.map(|i| Wrong {
+        let twice = twice.map(|i| OptionConflict {
             key: "cameras",
             with: &[],
             what: format!("names `{}` twice", self.cameras[i]),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Capability, Kind, Modality, OptionConflict, Options};
 use crate::config::values::SplitRule;
 use crate::error::{Error, SampleError, shown};
 use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
@@ -90,11 +90,12 @@ fn checked() -> bool {
 
 impl Kind for CsvForecast {
     const NAME: &'static str = "csv_forecast";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Series), Offer::Test];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Series), Capability::Test];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let format = self.date_format.as_deref().map_or(Ok(()), check_format);
-        let wrong = |what| Wrong { key: "date_format", with: &[], what };
+        let wrong = |what| OptionConflict { key: "date_format", with: &[], what };
         format.err().map(wrong).into_iter().collect()
     }
 }
@@ -283,7 +284,7 @@ const UNSEEN: &str = "the run was trained without dates, so the model does not s
 fn forecasts(source: &CsvForecast, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
     let names: Vec<&String> =
         request.plan.target_columns.iter().map(|column| &column.name).collect();
-    let stored = SurveyResults::of(&request.plan.source.found);
+    let stored = SurveyResults::of(&request.plan.source.survey);
     let scales = match &stored.scales {
         Some(scales) => scales.clone(),
         // A run of before they were kept has its table.

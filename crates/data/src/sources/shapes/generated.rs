@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, Options};
 use crate::error::Error;
 use crate::files::{self, NewFile};
 use crate::inputs::{Inputs, PredictionRequest};
@@ -76,8 +76,8 @@ impl Default for Shapes {
 
 impl Kind for Shapes {
     const NAME: &'static str = "shapes";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FIXED)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FIXED)];
 }
 
 impl DataSource for Shapes {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, SampleError};
 use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
 use crate::plan::SplitPlan;
@@ -111,20 +111,21 @@ fn twenty() -> f64 {
 }
 
 /// A folder or a manifest of each part.
-const PARTS: OwnParts = OwnParts {
+const PARTS: BuiltinSplits = BuiltinSplits {
     val: &["val_dir", "val_manifest"],
     test: &["test_dir", "test_manifest"],
-    ..OwnParts::FOLDERS
+    ..BuiltinSplits::FOLDERS
 };
 
 impl Kind for Speech {
     const NAME: &'static str = "speech";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Speech), Offer::Split(PARTS)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Speech), Capability::Split(PARTS)];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let mut wrong = Vec::new();
         let mut say =
-            |key, with, what: &str| wrong.push(Wrong { key, with, what: what.to_owned() });
+            |key, with, what: &str| wrong.push(OptionConflict { key, with, what: what.to_owned() });
         for (dir, manifest, [in_dir, in_manifest]) in self.places() {
             match (in_dir, in_manifest) {
                 (None, None) if dir == "train_dir" => {
@@ -236,7 +237,7 @@ impl DataSource for Speech {
     fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let why =
             "the run was begun by an earlier ddprun, which kept no sample rate: train it again";
-        let measured = AudioLimits::of(&request.plan.source.found);
+        let measured = AudioLimits::of(&request.plan.source.survey);
         self.recordings(request.paths, measured.ok_or(Error::NotPredicted { why })?)
     }
 

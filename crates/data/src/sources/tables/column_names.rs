@@ -8,7 +8,7 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 
 /// One name, or a list of names; written back as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,7 +33,11 @@ impl ColumnNames {
     }
 
     /// Checks the columns to predict against `others`, which cannot be among them.
-    pub(crate) fn wrong(&self, others: &[&String], with: &'static [&'static str]) -> Vec<Wrong> {
+    pub(crate) fn wrong(
+        &self,
+        others: &[&String],
+        with: &'static [&'static str],
+    ) -> Vec<OptionConflict> {
         let names = self.names();
         let is_twice = |at: &usize| names[..*at].contains(&names[*at]);
         let what = match names.iter().find(|name| others.contains(name)) {
@@ -44,7 +48,7 @@ impl ColumnNames {
                 None => return Vec::new(),
             },
         };
-        vec![Wrong { key: "target", with, what }]
+        vec![OptionConflict { key: "target", with, what }]
     }
 
     /// The names, each with its position below `key`: `data.target[1]`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::Error;
 use crate::file_names::unpacked;
 use crate::inputs::{self, Inputs, PredictionRequest};
@@ -88,10 +88,10 @@ pub struct Csv {
 
 impl Kind for Csv {
     const NAME: &'static str = "csv";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Table), Offer::Split(OwnParts::FILES)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Table), Capability::Split(BuiltinSplits::FILES)];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let mut wrong = Vec::new();
         let others = || self.group.iter().chain(&self.ignore);
         // A target may be declared as what it is: it is a feature where it is not the target.
@@ -408,7 +408,7 @@ impl DataSource for Csv {
     }
 
     fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let mut rows = UnlabelledRows::new(&request.plan.source.found, self.rules())?;
+        let mut rows = UnlabelledRows::new(&request.plan.source.survey, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
         let what = "tables (.csv, .tsv) with a header line";
         let found = inputs::files(request.paths, what, &is_wanted)?;

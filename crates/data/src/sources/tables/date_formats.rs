@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 use crate::error::Error;
 use crate::sources::dates::{DateForm, FORMAT_KEY, FormInference, check_format};
 use crate::sources::tables::column::{BadCell, wrong_date};
@@ -37,9 +37,9 @@ impl DateFormats {
     }
 
     /// Checks formats that may be given against the columns that `features` declares.
-    pub fn check(formats: Option<&Self>, features: &Features) -> Option<Wrong> {
+    pub fn check(formats: Option<&Self>, features: &Features) -> Option<OptionConflict> {
         let dates = features.dates.names();
-        let wrong = |what| Wrong { key: "date_format", with: &["features"], what };
+        let wrong = |what| OptionConflict { key: "date_format", with: &["features"], what };
         match formats? {
             Self::One(format) => check_format(format).err().map(wrong),
             Self::ByColumn(formats) => formats.iter().find_map(|(name, format)| {

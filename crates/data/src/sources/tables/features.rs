@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 use crate::sources::tables::column_names::ColumnNames;
 use crate::sources::tables::dates::DateFeature;
 
@@ -251,10 +251,10 @@ impl Features {
     }
 
     /// Checks the keys together; `taken` columns are no features.
-    pub fn check(&self, taken: &[&String]) -> Vec<Wrong> {
+    pub fn check(&self, taken: &[&String]) -> Vec<OptionConflict> {
         let mut wrong = Vec::new();
         let mut say =
-            |key, with, what: &str| wrong.push(Wrong { key, with, what: what.to_owned() });
+            |key, with, what: &str| wrong.push(OptionConflict { key, with, what: what.to_owned() });
         let dates = self.dates.names();
         for (key, names) in [("features.categorical", self.categories()), ("features.dates", dates)]
         {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, shown};
 use crate::file_names::unpacked;
 use crate::inputs::{self, Inputs, PredictionRequest};
@@ -88,10 +88,10 @@ pub struct Jsonl {
 
 impl Kind for Jsonl {
     const NAME: &'static str = "jsonl";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Table), Offer::Split(OwnParts::FILES)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Table), Capability::Split(BuiltinSplits::FILES)];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let is_twice = |i: &usize| self.inputs[..*i].contains(&self.inputs[*i]);
         let twice = (0..self.inputs.len()).find(is_twice);
         let undeclared = self.features.declared().find(|name| !self.inputs.contains(name));
@@ -101,7 +101,7 @@ impl Kind for Jsonl {
             (_, Some(name)) => format!("lacks `{name}`, which `features` declares"),
             _ => String::new(),
         };
-        let wrong = Wrong { key: "inputs", with: &["features"], what };
+        let wrong = OptionConflict { key: "inputs", with: &["features"], what };
         let inputs: Vec<&String> = self.inputs.iter().collect();
         let target = self.target.wrong(&inputs, &["inputs"]);
         let wrong = Some(wrong).filter(|wrong| !wrong.what.is_empty());
@@ -152,7 +152,7 @@ impl DataSource for Jsonl {
     }
 
     fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let mut rows = UnlabelledRows::new(&request.plan.source.found, self.rules())?;
+        let mut rows = UnlabelledRows::new(&request.plan.source.survey, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
         let found = inputs::files(request.paths, "files of a JSON object a line", &is_wanted)?;
         rows.note(found.notes);

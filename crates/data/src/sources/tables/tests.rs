@@ -345,7 +345,7 @@ fn asked_about(
     let path = dir.path().join(name);
     crate::files::write_atomic(&path, text.as_bytes()).unwrap();
     let (paths, transforms) = ([path], Transforms::empty());
-    let csv = SourcePlan { found: found.clone(), ..SourcePlan::new("csv", Modality::Table) };
+    let csv = SourcePlan { survey: found.clone(), ..SourcePlan::new("csv", Modality::Table) };
     let plan = serde_json::from_value(json!({
         "source": csv, "n_train": 1, "n_val": 1, "classes": [],
         "split": { "val_fraction": null, "test_fraction": null, "folds": null, "fold": 0, "seed": 0 },

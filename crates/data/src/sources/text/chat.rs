@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
@@ -80,8 +80,8 @@ fn yes() -> bool {
 
 impl Kind for Chat {
     const NAME: &'static str = "chat";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Text), Capability::Split(BuiltinSplits::LAST)];
 }
 
 impl DataSource for Chat {

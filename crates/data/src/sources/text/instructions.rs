@@ -12,7 +12,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
@@ -65,12 +65,12 @@ fn a_tenth() -> f64 {
 
 impl Kind for Instructions {
     const NAME: &'static str = "instructions";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Text), Capability::Split(BuiltinSplits::LAST)];
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let what = "`char` cuts only `tokens`; `instructions` needs a tokenizer.json".to_owned();
-        let wrong = Wrong { key: "tokenizer", with: &[], what };
+        let wrong = OptionConflict { key: "tokenizer", with: &[], what };
         if self.tokenizer.as_os_str() == "char" { vec![wrong] } else { Vec::new() }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, SampleError, shown};
 use crate::inputs::{self, Inputs, PredictionRequest};
 use crate::listing::paths::both;
@@ -83,16 +83,19 @@ fn gpt2() -> usize {
 }
 
 /// A text is cut in its order: windows that overlap cannot be dealt out.
-const PARTS: OwnParts = OwnParts { needs_val: false, deals: false, ..OwnParts::FILES };
+const PARTS: BuiltinSplits =
+    BuiltinSplits { needs_val: false, deals: false, ..BuiltinSplits::FILES };
 /// Share of a text that validates where no other is given.
 const VALIDATES: f64 = 0.1;
 
 impl Kind for Tokens {
     const NAME: &'static str = "tokens";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text), Offer::Split(PARTS)];
+    const OFFERS: &'static [Capability] =
+        &[Capability::Samples(Modality::Text), Capability::Split(PARTS)];
 
-    fn check(&self) -> Vec<Wrong> {
-        let wrong = |key, with, what: &str| vec![Wrong { key, with, what: what.to_owned() }];
+    fn check(&self) -> Vec<OptionConflict> {
+        let wrong =
+            |key, with, what: &str| vec![OptionConflict { key, with, what: what.to_owned() }];
         match (&self.file, &self.train_file, &self.val_file) {
             (None, None, _) => wrong(
                 "file",

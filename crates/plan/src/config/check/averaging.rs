@@ -3,7 +3,7 @@
 
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 
 /// Findings about `[ema]`.
 pub(crate) fn ema(loaded: &Loaded) -> Vec<Finding> {
@@ -43,11 +43,11 @@ pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
         let given = of_rate.into_iter().filter(|(_, is_given)| *is_given);
         given.for_each(|(key, _)| needs(key, "lr", "such as `lr = 0.05`"));
     }
-    if swa.every == Some(Every::Never) {
+    if swa.every == Some(Interval::Never) {
         let help = "leave out `swa.start` for no average";
         found.push(Finding::new("swa.every", "must be epochs or steps").help(help));
     }
-    let averages = !matches!(swa.start, None | Some(Every::Never));
+    let averages = !matches!(swa.start, None | Some(Interval::Never));
     if averages && experiment.ema.decay.is_some() {
         let what = "cannot be combined with `ema.decay`: both average the weights";
         found.push(Finding::new("swa.start", what).about("ema.decay").help("choose one of them"));
@@ -72,7 +72,7 @@ pub(crate) fn lookahead(loaded: &Loaded) -> Vec<Finding> {
         let finding = Finding::new(format!("lookahead.{key}"), "needs `lookahead.k`");
         found.push(finding.about("lookahead.k").help("set it, such as `k = 5`"));
     }
-    let swa = !matches!(experiment.swa.start, None | Some(Every::Never));
+    let swa = !matches!(experiment.swa.start, None | Some(Interval::Never));
     let others = [("ema.decay", experiment.ema.decay.is_some()), ("swa.start", swa)];
     for (other, _) in others.into_iter().filter(|(_, is_on)| *is_on && lookahead.k.is_some()) {
         let what = format!("cannot be combined with `{other}`: both average the weights");

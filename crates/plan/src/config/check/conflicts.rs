@@ -1,10 +1,10 @@
 //! Keys that make sense alone but not together, those of one parameter group among them.
 
 use crate::config::check::Finding;
-use crate::config::kind::{Modality, Offer, Spec};
+use crate::config::kind::{Capability, Modality, Spec};
 use crate::config::loaded::Loaded;
 use crate::config::schema::{Group, PrecisionChoice, Sampler};
-use crate::config::values::{Auto, Every, unusable_weights};
+use crate::config::values::{Auto, Interval, unusable_weights};
 use crate::config::vocabulary::Vocabulary;
 
 /// A run needs an end, and a step needs a size.
@@ -32,7 +32,7 @@ pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Findin
     let kind = kind_of_data(loaded, vocabulary);
     let holds = kind.and_then(Spec::modality);
     let Some(holds) = holds.filter(|&holds| holds != Modality::Images) else { return Vec::new() };
-    let has_cameras = kind.is_some_and(|kind| kind.offers.contains(&Offer::Cameras));
+    let has_cameras = kind.is_some_and(|kind| kind.offers.contains(&Capability::Cameras));
     let lists = [("train", &data.transforms.train), ("val", &data.transforms.val)];
     let finding = |split: &str| {
         let what = format!("change images, but `{}` holds {}", data.name, holds.words());
@@ -149,7 +149,7 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
     // loss.
     let ranks = key == "checkpoint.monitor";
     let is_asked = !ranks || loaded.is_given(key);
-    let never = experiment.validation.every == Every::Never;
+    let never = experiment.validation.every == Interval::Never;
     if metric.starts_with("val/") && never && is_asked {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
         found.push(Finding::new(key, what).about("validation.every"));
@@ -161,12 +161,12 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         let help = "validate now and then, such as `validation.every = \"1 epoch\"`";
         found.push(Finding::new(key, what).about("validation.every").help(help));
     }
-    let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
+    let wanted = if metric == "test/success" { Capability::Simulation } else { Capability::Test };
     let measures = kind_of_data(loaded, vocabulary).is_none_or(|kind| {
-        kind.offers.contains(&wanted) || (wanted == Offer::Test && kind.own_parts().is_some())
+        kind.offers.contains(&wanted) || (wanted == Capability::Test && kind.own_parts().is_some())
     });
     if metric.starts_with("test/") && !measures {
-        let lacks = if wanted == Offer::Test { "test split" } else { "simulator" };
+        let lacks = if wanted == Capability::Test { "test split" } else { "simulator" };
         let what = format!("`{metric}` is never measured: this data set has no {lacks}");
         found.push(Finding::new(key, what).about("data.name"));
     }

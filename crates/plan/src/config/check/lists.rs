@@ -6,7 +6,7 @@ use figment::value::{Dict, Value};
 use crate::config::check::{Finding, options};
 use crate::config::extract::merged;
 use crate::config::keys::{dotted, path_of};
-use crate::config::kind::{FamilySpec, Need, OwnedList, Spec, Wrong};
+use crate::config::kind::{FamilySpec, OptionConflict, OwnedList, Requirement, Spec};
 use crate::config::loaded::Loaded;
 use crate::config::spans::Path;
 use crate::config::suggest::any_of;
@@ -78,7 +78,7 @@ fn in_list(family: &FamilySpec, path: &Path, list: &Value, found: &mut Vec<Findi
         let Some(kind) = family.kind(name) else { continue };
         let is_behind = |item: &Value| {
             let name = item.find_ref("name").and_then(Value::as_str).unwrap_or_default();
-            family.kind(name).is_some_and(|kind| kind.needs.contains(&Need::AfterLast))
+            family.kind(name).is_some_and(|kind| kind.needs.contains(&Requirement::AfterLast))
         };
         let is_last = items[index + 1..].iter().all(is_behind);
         found.extend(ListEntry { at: dotted(&at), family, kind, given, is_last }.findings());
@@ -141,7 +141,7 @@ impl ListEntry<'_> {
         let own = self.given.iter().filter(|(key, _)| self.kind.key(key).is_some());
         let own: Dict = own.map(|(key, value)| (key.clone(), value.clone())).collect();
         let Ok(options) = self.kind.read(&own) else { return Vec::new() };
-        let finding = |wrong: Wrong| {
+        let finding = |wrong: OptionConflict| {
             let finding = Finding::new(format!("{}.{}", self.at, wrong.key), wrong.what);
             wrong
                 .with
@@ -157,11 +157,11 @@ impl ListEntry<'_> {
         }
         let name = format!("{}.name", self.at);
         match self.kind.needs {
-            needs if needs.contains(&Need::LastPlace) => {
+            needs if needs.contains(&Requirement::LastPlace) => {
                 Some(Finding::new(name, "must be the last of its list"))
             }
-            needs if needs.contains(&Need::AfterLast) => {
-                let last = |kind: &&Spec| kind.needs.contains(&Need::LastPlace);
+            needs if needs.contains(&Requirement::AfterLast) => {
+                let last = |kind: &&Spec| kind.needs.contains(&Requirement::LastPlace);
                 let last = any_of(self.family.kinds.iter().filter(last).map(|kind| kind.name));
                 let what = format!("must stand at the end of its list, after {last}");
                 Some(Finding::new(name, what))
@@ -172,7 +172,7 @@ impl ListEntry<'_> {
 
     /// "`repeat` needs `key`"
     fn unnamed(&self) -> Option<Finding> {
-        let needs_key = self.kind.needs.contains(&Need::EntryKey);
+        let needs_key = self.kind.needs.contains(&Requirement::EntryKey);
         (needs_key && !self.given.contains_key("key")).then(|| {
             let what = format!("`{}` needs `key`", self.kind.name);
             let key = format!("{}.key", self.at);

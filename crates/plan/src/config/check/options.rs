@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use crate::config::check::{Finding, names};
 use crate::config::extract::merged;
 use crate::config::faults::{form_of, shape_of};
-use crate::config::kind::{FamilySpec, Key, Need, Spec, Wrong};
+use crate::config::kind::{FamilySpec, Key, OptionConflict, Requirement, Spec};
 use crate::config::loaded::Loaded;
 use crate::config::schema::DECLARED;
 use crate::config::suggest::any_of;
@@ -244,7 +244,7 @@ fn shown(value: f64) -> String {
 fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
     let table = family.table;
     let Some(options) = loaded.experiment.options(table) else { return Vec::new() };
-    let finding = |wrong: Wrong| {
+    let finding = |wrong: OptionConflict| {
         let key = format!("{table}.{}", wrong.key);
         let is_given = loaded.is_given(&key);
         let mut finding = Finding::new(key, wrong.what);
@@ -260,7 +260,7 @@ fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
 fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
     let train = &loaded.experiment.train;
     let is_timed = train.epochs.is_none() && train.steps.is_none() && train.time.is_some();
-    (is_timed && kind.needs.contains(&Need::LastStep)).then(|| {
+    (is_timed && kind.needs.contains(&Requirement::LastStep)).then(|| {
         let what = "needs a fixed number of steps, but only `train.time` ends the run";
         Finding::new(format!("{}.name", family.table), what)
             .about("train.epochs")

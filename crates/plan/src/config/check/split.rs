@@ -2,7 +2,7 @@
 
 use crate::config::check::Finding;
 use crate::config::check::conflicts::kind_of_data;
-use crate::config::kind::{OwnParts, Spec};
+use crate::config::kind::{BuiltinSplits, Spec};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::schema::Data;
@@ -91,7 +91,7 @@ fn numbers(data: &Data) -> Vec<Finding> {
 }
 
 /// Findings about validation: it needs an option of the data set or held-back samples, not both.
-fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
+fn validation(loaded: &Loaded, kind: &Spec, own: BuiltinSplits) -> Vec<Finding> {
     let data = &loaded.experiment.data;
     let of_val = || given(data).filter(|&key| key != "test_fraction");
     let mut found = Vec::new();
@@ -118,7 +118,7 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
 }
 
 /// A finding about the test part: it is an option of the data set or held-back samples, not both.
-fn test(loaded: &Loaded, own: OwnParts) -> Option<Finding> {
+fn test(loaded: &Loaded, own: BuiltinSplits) -> Option<Finding> {
     let data = &loaded.experiment.data;
     data.test_fraction?;
     if let Some(key) = named(loaded, own.test) {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A capability that the rest of the experiment may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum Capability {
     /// Samples of this modality.
     Samples(Modality),
     /// Images among its observations, which transforms change, where the experiment asks for them.
@@ -12,7 +12,7 @@ pub enum Offer {
     /// Samples to test on when the training is over: `test/mse` and others can be expected.
     Test,
     /// Training samples that can be held back: `val_fraction` and others say which.
-    Split(OwnParts),
+    Split(BuiltinSplits),
     /// A simulation in which policies are tried when the training is over: `test/success` can be
     /// expected.
     Simulation,
@@ -20,7 +20,7 @@ pub enum Offer {
 
 /// Validation and test parts that a data set has by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnParts {
+pub struct BuiltinSplits {
     /// Options that name a validation part; none = there is always one, which becomes the test part
     /// where training samples are held back to validate.
     pub val: &'static [&'static str],
@@ -32,7 +32,7 @@ pub struct OwnParts {
     pub deals: bool,
 }
 
-impl OwnParts {
+impl BuiltinSplits {
     /// `val_file` or held-back samples, and `test_file`.
     pub const FILES: Self =
         Self { val: &["val_file"], needs_val: true, test: &["test_file"], deals: true };

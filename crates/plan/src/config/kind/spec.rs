@@ -3,7 +3,9 @@
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
-use crate::config::kind::{Kind, Modality, Need, Offer, Options, OwnParts, Wrong};
+use crate::config::kind::{
+    BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options, Requirement,
+};
 use crate::config::table::generator;
 
 /// A kind as data.
@@ -16,25 +18,25 @@ pub struct Spec {
     /// Options, in the order of their declaration.
     pub keys: Vec<Key>,
     /// Requirements on the rest of the experiment.
-    pub needs: &'static [Need],
+    pub needs: &'static [Requirement],
     /// Capabilities that the rest of the experiment may use.
-    pub offers: &'static [Offer],
+    pub offers: &'static [Capability],
     /// Modalities of samples that a model takes; empty = any.
     pub takes: Vec<Modality>,
     /// JSON schema of the options.
     pub schema: Value,
     read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
-    check: fn(&Options) -> Vec<Wrong>,
+    check: fn(&Options) -> Vec<OptionConflict>,
 }
 
 /// The part of a spec that needs the type of the kind. All else stands outside of generic
 /// functions, which the compiler translates anew for each of some 150 kinds.
 struct Type {
     name: &'static str,
-    needs: &'static [Need],
-    offers: &'static [Offer],
+    needs: &'static [Requirement],
+    offers: &'static [Capability],
     read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
-    check: fn(&Options) -> Vec<Wrong>,
+    check: fn(&Options) -> Vec<OptionConflict>,
 }
 
 /// An option of a kind.
@@ -112,15 +114,15 @@ impl Spec {
     /// Type of its samples, if it is a data set.
     pub fn modality(&self) -> Option<Modality> {
         self.offers.iter().find_map(|offer| match offer {
-            Offer::Samples(modality) => Some(*modality),
+            Capability::Samples(modality) => Some(*modality),
             _ => None,
         })
     }
 
     /// Own validation and test parts, if samples can be held back.
-    pub(crate) fn own_parts(&self) -> Option<OwnParts> {
+    pub(crate) fn own_parts(&self) -> Option<BuiltinSplits> {
         self.offers.iter().find_map(|offer| match offer {
-            Offer::Split(parts) => Some(*parts),
+            Capability::Split(parts) => Some(*parts),
             _ => None,
         })
     }
@@ -135,7 +137,7 @@ impl Spec {
     }
 
     /// Violations of the rules between options.
-    pub fn check(&self, options: &Options) -> Vec<Wrong> {
+    pub fn check(&self, options: &Options) -> Vec<OptionConflict> {
         (self.check)(options)
     }
 }
@@ -232,7 +234,7 @@ fn as_given(options: &Dict) -> Given {
     Given::from(options.clone())
 }
 
-fn check<K: Kind>(options: &Options) -> Vec<Wrong> {
+fn check<K: Kind>(options: &Options) -> Vec<OptionConflict> {
     parse::<K>(options).map(|kind| kind.check()).unwrap_or_default()
 }
 

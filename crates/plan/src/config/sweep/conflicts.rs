@@ -2,7 +2,7 @@
 //! with the base.
 
 use crate::config::keys::{join, path_of};
-use crate::config::kind::Need;
+use crate::config::kind::Requirement;
 use crate::config::loaded::Loaded;
 use crate::config::problem::{Problem, Problems};
 use crate::config::reader::Reader;
@@ -89,17 +89,17 @@ fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
 }
 
 /// Requirements of the method; parameters, where methods are not known.
-fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Need] {
+fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Requirement] {
     let method = &sweep.search.method.name;
     match vocabulary.family(METHOD) {
-        None => &[Need::Parameters],
+        None => &[Requirement::Parameters],
         Some(family) => family.kind(method).map_or(&[], |kind| kind.needs),
     }
 }
 
 /// True if the method has trials, false if it is one run of its own.
-fn has_trials(needs: &[Need]) -> bool {
-    needs.contains(&Need::Parameters) || needs.contains(&Need::List)
+fn has_trials(needs: &[Requirement]) -> bool {
+    needs.contains(&Requirement::Parameters) || needs.contains(&Requirement::List)
 }
 
 /// True if the sweep is written after an experiment on the command line, not in a file.
@@ -126,11 +126,11 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
     foreign(reader, sweep, needs);
     let key = |key: &str| path_of(&format!("sweep.{key}"));
     let (search, word) = (&sweep.search, &sweep.search.method.name);
-    if is_needed(Need::List) && search.list.is_empty() {
+    if is_needed(Requirement::List) && search.list.is_empty() {
         let help = "list the trials, each as a table that begins with `[[sweep.list]]`";
         reader.wrong_help(&key("method"), format!("`{word}` has nothing to try"), help);
     }
-    if is_needed(Need::Parameters) && search.parameters.is_empty() {
+    if is_needed(Requirement::Parameters) && search.parameters.is_empty() {
         if reader.problems.is_empty() {
             let help = if is_typed(sweep) {
                 "add one, such as `optimizer.lr=0.1,0.01`"
@@ -141,10 +141,13 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
         }
         return;
     }
-    if is_needed(Need::Points) {
+    if is_needed(Requirement::Points) {
         points(reader, sweep);
     }
-    if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
+    if is_needed(Requirement::Trials)
+        && sweep.trials.is_none()
+        && reader.get(&key("trials")).is_none()
+    {
         let what = format!("`{word}` needs `sweep.trials`, since it never stops by itself");
         let help =
             if is_typed(sweep) { "add it: `sweep.trials=24`" } else { "add it: `trials = 24`" };
@@ -153,16 +156,16 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
 }
 
 /// Reports keys that the method has no use for, and the options of other methods.
-fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Need]) {
+fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Requirement]) {
     let word = &sweep.search.method.name;
     let methods = reader.vocabulary.family(METHOD).cloned();
     let methods = methods.iter().flat_map(|family| &family.kinds);
     let others = methods.filter(|kind| !kind.keys.is_empty() && kind.name != word);
     let mut foreign: Vec<&str> = others.map(|kind| kind.name).collect();
-    if !needs.contains(&Need::Parameters) {
+    if !needs.contains(&Requirement::Parameters) {
         foreign.push("parameters");
     }
-    if !needs.contains(&Need::List) {
+    if !needs.contains(&Requirement::List) {
         foreign.push("list");
     }
     if !has_trials(needs) {

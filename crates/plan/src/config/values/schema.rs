@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::config::values::{
-    Auto, BYTES, COUNT, Devices, Duration, Every, Patience, SECONDS, Shape2, Size, SplitRule,
+    Auto, BYTES, COUNT, Devices, Duration, Interval, Patience, SECONDS, Shape2, Size, SplitRule,
     Strict, Warmup, ZeroStage,
 };
 
@@ -33,7 +33,7 @@ schema!(Duration, "Duration", {
     "x-unit": SECONDS,
     "examples": ["30s", "10m", "2h"],
 });
-schema!(Every, "Every", {
+schema!(Interval, "Every", {
     "type": "string",
     "x-unit": COUNT,
     "examples": ["1 epoch", "500 steps", "never"],

@@ -5,13 +5,13 @@ use std::fmt;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::values::{Every, parse_every, show_every, spelled};
+use crate::config::values::{Interval, parse_every, show_every, spelled};
 
 /// Length of the learning rate's warm-up: "5 epochs", "500 steps", "5 %" of the run, "never".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Warmup {
     /// A number of steps or epochs, or "never".
-    For(Every),
+    For(Interval),
     /// A share of the run's steps, in percent.
     Percent(f64),
 }
@@ -50,9 +50,9 @@ mod tests {
     #[test]
     fn a_warm_up_is_a_count_or_a_share_of_the_run() {
         for (written, expected) in [
-            (json!("never"), Some(Warmup::For(Every::Never))),
-            (json!("500 steps"), Some(Warmup::For(Every::Steps(500)))),
-            (json!("5 epochs"), Some(Warmup::For(Every::Epochs(5)))),
+            (json!("never"), Some(Warmup::For(Interval::Never))),
+            (json!("500 steps"), Some(Warmup::For(Interval::Steps(500)))),
+            (json!("5 epochs"), Some(Warmup::For(Interval::Epochs(5)))),
             (json!("5 %"), Some(Warmup::Percent(5.0))),
             (json!("2.5%"), Some(Warmup::Percent(2.5))),
             (json!("0 %"), Some(Warmup::Percent(0.0))),

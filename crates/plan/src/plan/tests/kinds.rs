@@ -2,14 +2,14 @@
 
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
-    BackendCapabilities, BackendFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
-    Matrices, Measurable, MetricFacts, Mode, ModelFacts, ModelPlan, OptimizerFacts, PixelStats,
-    SchedulerFacts, SharedMemory, Span, StateTensor, Targets, TransformFacts, Unfit,
+    BackendCapabilities, BackendFacts, ComponentFacts, Flow, Images, LayerMisfit, LayerPlan,
+    LossFacts, Matrices, MetricContext, MetricFacts, Mode, ModelFacts, ModelPlan, OptimizerFacts,
+    PixelStats, SchedulerFacts, SharedMemory, Span, StateTensor, Targets, TransformFacts, Unfit,
 };
 
 /// A function that describes the model; transforms by the size that they lead to, and losses, SGD,
 /// Adam, schedulers and backends by their names.
-impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
+impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> ComponentFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self(plan)
     }
@@ -55,7 +55,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         })
     }
 
-    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+    fn metrics(&self, answers: &MetricContext) -> Vec<MetricFacts> {
         let unless = |is_wrong: bool, why: &str| is_wrong.then(|| why.to_owned());
         let numbers = unless(
             answers.has_classes(),

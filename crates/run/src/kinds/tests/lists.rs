@@ -9,7 +9,7 @@ use crate::config::kind::{Choice, Entry, Kind};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::model::layers::{Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
-use crate::plan::{Flow, KindFacts, ModelPlan, Precision};
+use crate::plan::{ComponentFacts, Flow, ModelPlan, Precision};
 use crate::rng::Stream;
 
 /// turns values around, in a user's program.

@@ -51,7 +51,7 @@ fn layers_are_unfrozen_after_epochs_or_steps() {
     assert!(gradual("soon")[0].starts_with("`optimizer.gradual_unfreezing`: "));
     let loaded = good(GOOD, &["optimizer.gradual_unfreezing=2 epochs"]);
     let again = good(&resolved(&loaded.experiment).unwrap(), &[]);
-    assert_eq!(again.experiment.optimizer.gradual_unfreezing, Some(Every::Epochs(2)));
+    assert_eq!(again.experiment.optimizer.gradual_unfreezing, Some(Interval::Epochs(2)));
 }
 
 #[test]

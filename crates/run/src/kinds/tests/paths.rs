@@ -91,7 +91,7 @@ fn a_url_in_a_sweep_or_a_cluster_is_refused() {
         "[cluster.lab]\nkind = \"ssh\"\nhost = \"gpu\"\nfolder = \"s3://bucket/project\"\n",
     );
     let error = clusters::load(&[file], "lab", vocabulary()).unwrap_err();
-    let clusters::Unknown::Problems(problems) = error else { panic!("{error}") };
+    let clusters::ClusterError::Problems(problems) = error else { panic!("{error}") };
     assert!(problems.page(false, 80).contains(URL), "{problems}");
 }
 

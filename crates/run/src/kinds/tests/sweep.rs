@@ -6,7 +6,7 @@ use super::vocabulary;
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::sweep::*;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::config::{Loaded, Problems};
 use crate::sweep::{Asha, LrRange, Median};
 
@@ -91,7 +91,7 @@ fn parameters_keep_their_order_and_may_be_written_as_tables() {
     assert_eq!(keys, ["train.batch_size", "optimizer.lr"]);
     assert_eq!(search.parameters[1].domain, Domain::LogUniform { min: 1e-4, max: 1.0 });
     assert_eq!(search.goal, Mode::Max);
-    let (min_resource, max_resource) = (Every::Epochs(2), None);
+    let (min_resource, max_resource) = (Interval::Epochs(2), None);
     assert_eq!(
         search.pruner,
         Choice::of(&Asha { min_resource, max_resource, reduction_factor: 3 })
@@ -442,7 +442,7 @@ fn a_trial_that_is_listed_twice_is_refused_however_it_is_written() {
 
 #[test]
 fn a_pruner_and_its_options_may_come_from_several_places() {
-    let three = Asha { min_resource: Every::Epochs(3), ..Asha::default() };
+    let three = Asha { min_resource: Interval::Epochs(3), ..Asha::default() };
     let option = "sweep.pruner.min_resource=3 epochs";
     let lr = "optimizer.lr=0.1,0.2";
     let pruner = |text: &str, words: &[&str]| good(text, words).search.pruner;
@@ -454,7 +454,7 @@ fn a_pruner_and_its_options_may_come_from_several_places() {
     let four = Asha { reduction_factor: 4, ..three };
     assert_eq!(pruner(&table, &[option]), Choice::of(&four));
     // Another kind does without the options of the first, and keeps what both have.
-    let median = Median { min_resource: Every::Epochs(3), ..Median::default() };
+    let median = Median { min_resource: Interval::Epochs(3), ..Median::default() };
     assert_eq!(pruner(&table, &["sweep.pruner=median", option]), Choice::of(&median));
     assert_eq!(pruner(&table, &["sweep.pruner=none"]).name, "none");
     refused(BASE, &[lr, "sweep.pruner=asah", option], 0, &["did you mean `asha`?"]);

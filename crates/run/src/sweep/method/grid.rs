@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need};
+use crate::config::kind::{Kind, Requirement};
 use crate::config::sweep::{MAX_POINTS, Parameter, Search, Values, as_written, ordered};
 use crate::sweep::method::Method;
 
@@ -15,7 +15,7 @@ pub struct Grid {}
 
 impl Kind for Grid {
     const NAME: &'static str = "grid";
-    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Points];
+    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Points];
 }
 
 impl Method for Grid {

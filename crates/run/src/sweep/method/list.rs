@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need};
+use crate::config::kind::{Kind, Requirement};
 use crate::config::sweep::{Search, Values};
 use crate::sweep::method::Method;
 
@@ -14,7 +14,7 @@ pub struct List {}
 
 impl Kind for List {
     const NAME: &'static str = "list";
-    const NEEDS: &'static [Need] = &[Need::List];
+    const NEEDS: &'static [Requirement] = &[Requirement::List];
 }
 
 impl Method for List {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, OptionConflict};
 use crate::sweep::method::Method;
 
 /// one run whose learning rate rises by the same factor at each step: the learning-rate range test
@@ -31,9 +31,9 @@ impl Default for LrRange {
 impl Kind for LrRange {
     const NAME: &'static str = "lr_range";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let what = format!("must be less than the last rate, {}", self.max);
-        let wrong = || Wrong { key: "min", with: &["max"], what };
+        let wrong = || OptionConflict { key: "min", with: &["max"], what };
         (self.max <= self.min).then(wrong).into_iter().collect()
     }
 }

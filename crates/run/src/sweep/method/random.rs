@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need};
+use crate::config::kind::{Kind, Requirement};
 use crate::config::sweep::Values;
 use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::sampler;
@@ -15,7 +15,7 @@ pub struct Random {}
 
 impl Kind for Random {
     const NAME: &'static str = "random";
-    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Trials];
+    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Random {

@@ -15,7 +15,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need};
+use crate::config::kind::{Kind, Requirement};
 use crate::config::sweep::{
     Domain, Json, Parameter, Search, Values, as_written, canonical, on_grid, ordered, steps_of,
     value_of,
@@ -44,7 +44,7 @@ pub struct Tpe {}
 
 impl Kind for Tpe {
     const NAME: &'static str = "tpe";
-    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Trials];
+    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Tpe {

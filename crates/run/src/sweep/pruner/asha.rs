@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
-use crate::config::values::Every::{self, Epochs, Steps};
+use crate::config::kind::{Kind, OptionConflict};
+use crate::config::values::Interval::{self, Epochs, Steps};
 use crate::sweep::pruner::{AMOUNT, Pruner, Running, count, countable};
 use crate::sweep::trial::{Trial, cost};
 
@@ -17,10 +17,10 @@ use crate::sweep::trial::{Trial, cost};
 pub struct Asha {
     /// the first rung: "1 epoch" or "500 steps".
     #[schemars(extend("pattern" = AMOUNT))]
-    pub min_resource: Every,
+    pub min_resource: Interval,
     /// where pruning ends, in the unit of `min_resource`. Default: the run's length.
     #[schemars(extend("pattern" = AMOUNT))]
-    pub max_resource: Option<Every>,
+    pub max_resource: Option<Interval>,
     /// one in this many trials continues at each rung, and each rung is this many times later.
     #[schemars(range(min = 2, max = 100))]
     pub reduction_factor: u64,
@@ -35,7 +35,7 @@ impl Default for Asha {
 impl Kind for Asha {
     const NAME: &'static str = "asha";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let first = countable("min_resource", self.min_resource);
         let last = self.max_resource.and_then(|last| {
             countable("max_resource", last).or_else(|| {
@@ -45,7 +45,7 @@ impl Kind for Asha {
                 };
                 let first = self.min_resource;
                 let what = format!("must be more than `min_resource`, {first}, in the same unit");
-                let wrong = Wrong { key: "max_resource", with: &["min_resource"], what };
+                let wrong = OptionConflict { key: "max_resource", with: &["min_resource"], what };
                 (!is_longer && self.is_sound()).then_some(wrong)
             })
         });
@@ -54,11 +54,11 @@ impl Kind for Asha {
 }
 
 impl Pruner for Asha {
-    fn unit(&self) -> Every {
+    fn unit(&self) -> Interval {
         self.min_resource
     }
 
-    fn least(&self) -> Option<Every> {
+    fn least(&self) -> Option<Interval> {
         Some(self.min_resource)
     }
 

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Wrong};
-use crate::config::values::Every;
+use crate::config::kind::{Kind, OptionConflict};
+use crate::config::values::Interval;
 use crate::sweep::pruner::{AMOUNT, Pruner, Running, count, countable};
 use crate::sweep::trial::{State, cost};
 
@@ -16,7 +16,7 @@ use crate::sweep::trial::{State, cost};
 pub struct Median {
     /// no trial is stopped before this: "3 epochs" or "500 steps".
     #[schemars(extend("pattern" = AMOUNT))]
-    pub min_resource: Every,
+    pub min_resource: Interval,
     /// finished trials before any trial is stopped.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub startup_trials: u64,
@@ -24,24 +24,24 @@ pub struct Median {
 
 impl Default for Median {
     fn default() -> Self {
-        Self { min_resource: Every::Epochs(1), startup_trials: 5 }
+        Self { min_resource: Interval::Epochs(1), startup_trials: 5 }
     }
 }
 
 impl Kind for Median {
     const NAME: &'static str = "median";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         countable("min_resource", self.min_resource).into_iter().collect()
     }
 }
 
 impl Pruner for Median {
-    fn unit(&self) -> Every {
+    fn unit(&self) -> Interval {
         self.min_resource
     }
 
-    fn least(&self) -> Option<Every> {
+    fn least(&self) -> Option<Interval> {
         Some(self.min_resource)
     }
 
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn median_waits_for_five_trials_and_then_cuts_what_is_worse_than_their_median() {
-        let median = Median { min_resource: Every::Epochs(2), startup_trials: 5 };
+        let median = Median { min_resource: Interval::Epochs(2), startup_trials: 5 };
         let losses: Vec<[f64; 3]> = [5.0, 4.0, 3.0, 2.0, 1.0, 3.1, 2.9].map(|v| [v; 3]).to_vec();
         let all: Vec<&[f64]> = losses.iter().map(<[f64; 3]>::as_slice).collect();
         let cuts = cuts(&median, Mode::Min, &all);

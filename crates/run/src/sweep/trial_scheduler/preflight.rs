@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::config::sweep::Values;
-use crate::config::values::Every;
+use crate::config::values::Interval;
 use crate::sweep::Error;
 use crate::sweep::repeats::Repeated;
 use crate::sweep::sampler::Tried;
@@ -81,9 +81,9 @@ impl Session<'_> {
     /// Refuses a pruner that could stop none of the trials of these lengths.
     fn check_pruner(&mut self, lengths: &[Length]) -> Result<(), Error> {
         let Some(least) = self.ranking.pruner.least() else { return Ok(()) };
-        let amount = |every: Every| match every {
-            Every::Epochs(n) | Every::Steps(n) => n,
-            Every::Never => 0,
+        let amount = |every: Interval| match every {
+            Interval::Epochs(n) | Interval::Steps(n) => n,
+            Interval::Never => 0,
         };
         let all = lengths.iter().map(|length| length.in_unit_of(least));
         let n_short = all.clone().filter(|length| amount(*length) < amount(least)).count();

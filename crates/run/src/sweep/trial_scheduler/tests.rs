@@ -10,7 +10,7 @@ use super::*;
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Parameter};
-use crate::config::values::{Auto, Every};
+use crate::config::values::{Auto, Interval};
 use crate::files::{self, LineFile};
 use crate::record::EVENTS;
 use crate::sweep::example_sweeps::SweepFixture;
@@ -371,7 +371,7 @@ impl Trainer for Suspicious {
 }
 
 fn asha() -> Choice {
-    let (min_resource, max_resource) = (Every::Epochs(1), None);
+    let (min_resource, max_resource) = (Interval::Epochs(1), None);
     Choice::of(&Asha { min_resource, max_resource, reduction_factor: 3 })
 }
 

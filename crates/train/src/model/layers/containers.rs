@@ -7,7 +7,7 @@ use candle_core::{D, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Entry, Kind, Need};
+use crate::config::kind::{Entry, Kind, Requirement};
 use crate::model::layers::{
     Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
     run_onnx,
@@ -84,7 +84,7 @@ pub struct Repeat {
 
 impl Kind for Repeat {
     const NAME: &'static str = "repeat";
-    const NEEDS: &'static [Need] = &[Need::EntryKey];
+    const NEEDS: &'static [Requirement] = &[Requirement::EntryKey];
 }
 
 impl Layer for Repeat {

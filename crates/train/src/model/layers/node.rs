@@ -178,7 +178,7 @@ impl Site<'_> {
 
     /// Builder that names its random numbers.
     pub fn draws(&self) -> Builder {
-        self.root.pp(self.plan.draws.as_ref().unwrap_or(&self.plan.path))
+        self.root.pp(self.plan.rng_path.as_ref().unwrap_or(&self.plan.path))
     }
 
     /// The layers inside, one after another.

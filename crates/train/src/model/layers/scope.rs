@@ -221,7 +221,7 @@ impl<'a> Scope<'a> {
         let sizes = Sizes { input, output: decided.output, needed: self.needed };
         let path = self.position.path.clone();
         let plan = LayerPlan {
-            draws: self.draws(layer),
+            rng_path: self.draws(layer),
             kind: without_layers(entry, self.layers),
             details: layer.details(&sizes),
             input,

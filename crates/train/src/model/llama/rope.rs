@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use train_numbers::RopeScaling as Decided;
 
-use crate::config::kind::Wrong;
+use crate::config::kind::OptionConflict;
 
 /// How the wavelengths are stretched, each way exactly that of `transformers`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,7 +86,7 @@ impl RopeScaling {
     }
 
     /// Problems with combinations of keys.
-    pub(super) fn check(&self) -> Vec<Wrong> {
+    pub(super) fn check(&self) -> Vec<OptionConflict> {
         let kind = self.rope_type.unwrap_or_default();
         let used = match kind {
             RopeType::Default => 0,
@@ -97,24 +97,26 @@ impl RopeScaling {
         let name = kind.name();
         let wrong = |(i, (key, is_given)): (usize, (&'static str, bool))| match (i < used, is_given)
         {
-            (false, true) => Some(Wrong {
+            (false, true) => Some(OptionConflict {
                 key,
                 with,
                 what: format!("does nothing with `rope_type` = \"{name}\""),
             }),
-            (true, false) => {
-                Some(Wrong { key, with, what: format!("is needed by `rope_type` = \"{name}\"") })
-            }
+            (true, false) => Some(OptionConflict {
+                key,
+                with,
+                what: format!("is needed by `rope_type` = \"{name}\""),
+            }),
             _ => None,
         };
-        let mut found: Vec<Wrong> =
+        let mut found: Vec<OptionConflict> =
             self.numbers().into_iter().enumerate().filter_map(wrong).collect();
         if let (RopeType::Llama3, Some(low), Some(high)) =
             (kind, self.low_freq_factor, self.high_freq_factor)
             && high <= low
         {
             let what = format!("is {high}, which must be greater than `low_freq_factor` = {low}");
-            found.push(Wrong { key: "rope_scaling.high_freq_factor", with, what });
+            found.push(OptionConflict { key: "rope_scaling.high_freq_factor", with, what });
         }
         found
     }

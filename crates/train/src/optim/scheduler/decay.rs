@@ -6,9 +6,9 @@ use std::f64::consts::PI;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need, Wrong};
+use crate::config::kind::{Kind, OptionConflict, Requirement};
 use crate::optim::scheduler::Scheduler;
-use crate::plan::{Span, Unfit, shown};
+use crate::plan::{Span, Unfit, format_number};
 
 /// the same rate throughout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -57,7 +57,7 @@ impl Scheduler for StepLr {
     }
 
     fn describe(&self, span: &Span) -> String {
-        format!("step: x {} every {} {}", shown(self.gamma), self.step_size, span.unit())
+        format!("step: x {} every {} {}", format_number(self.gamma), self.step_size, span.unit())
     }
 }
 
@@ -81,13 +81,13 @@ fn gamma() -> f64 {
 impl Kind for MultiStepLr {
     const NAME: &'static str = "multi_step";
 
-    fn check(&self) -> Vec<Wrong> {
+    fn check(&self) -> Vec<OptionConflict> {
         let ascending = self.milestones.windows(2).all(|pair| pair[0] < pair[1]);
         if ascending && !self.milestones.is_empty() {
             return Vec::new();
         }
         let what = "must be whole numbers, each larger than the one before".to_owned();
-        vec![Wrong { key: "milestones", with: &[], what }]
+        vec![OptionConflict { key: "milestones", with: &[], what }]
     }
 }
 
@@ -99,7 +99,7 @@ impl Scheduler for MultiStepLr {
 
     fn describe(&self, span: &Span) -> String {
         let Self { milestones, gamma } = self;
-        format!("multi_step: x {} after {milestones:?} {}", shown(*gamma), span.unit())
+        format!("multi_step: x {} after {milestones:?} {}", format_number(*gamma), span.unit())
     }
 }
 
@@ -122,7 +122,7 @@ impl Scheduler for ExponentialLr {
     }
 
     fn describe(&self, span: &Span) -> String {
-        format!("exponential: x {} per interval ({})", shown(self.gamma), span.unit())
+        format!("exponential: x {} per interval ({})", format_number(self.gamma), span.unit())
     }
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
@@ -157,7 +157,7 @@ pub struct CosineAnnealingLr {
 
 impl Kind for CosineAnnealingLr {
     const NAME: &'static str = "cosine";
-    const NEEDS: &'static [Need] = &[Need::LastStep];
+    const NEEDS: &'static [Requirement] = &[Requirement::LastStep];
 }
 
 /// Intervals to the minimum.
@@ -174,7 +174,7 @@ impl Scheduler for CosineAnnealingLr {
     }
 
     fn describe(&self, span: &Span) -> String {
-        format!("cosine over {} {} to {}", t_max(span), span.unit(), shown(self.eta_min))
+        format!("cosine over {} {} to {}", t_max(span), span.unit(), format_number(self.eta_min))
     }
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {

@@ -5,9 +5,9 @@ use std::f64::consts::PI;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need};
+use crate::config::kind::{Kind, Requirement};
 use crate::optim::scheduler::Scheduler;
-use crate::plan::{AnnealStrategy, Span, Unfit, shown};
+use crate::plan::{AnnealStrategy, Span, Unfit, format_number};
 
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
 const MOMENTUM: [f64; 2] = [0.85, 0.95];
@@ -48,7 +48,7 @@ impl Default for OneCycleLr {
 
 impl Kind for OneCycleLr {
     const NAME: &'static str = "one_cycle";
-    const NEEDS: &'static [Need] = &[Need::LastStep];
+    const NEEDS: &'static [Requirement] = &[Requirement::LastStep];
 }
 
 /// Steps of the cycle.
@@ -83,7 +83,7 @@ impl Scheduler for OneCycleLr {
     }
 
     fn describe(&self, span: &Span) -> String {
-        let rise = shown(self.pct_start * 100.0);
+        let rise = format_number(self.pct_start * 100.0);
         let linear = self.anneal_strategy == AnnealStrategy::Linear;
         let shape = if linear { ", linear" } else { "" };
         format!("one_cycle over {} steps, rising for {rise} %{shape}", total(span))

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::optim::scheduler::Scheduler;
-use crate::plan::{Mode, Span, shown};
+use crate::plan::{Mode, Span, format_number};
 
 /// the rate drops when a metric stops improving, as PyTorch's `ReduceLROnPlateau`, after each
 /// evaluation.
@@ -77,7 +77,7 @@ impl Scheduler for ReduceLrOnPlateau {
 
     fn describe(&self, _: &Span) -> String {
         let Self { monitor, factor, patience, .. } = self;
-        let factor = shown(*factor);
+        let factor = format_number(*factor);
         format!(
             "plateau: x {factor} when {monitor} has not improved for more than {patience} evaluations"
         )

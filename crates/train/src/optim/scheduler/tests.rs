@@ -7,9 +7,9 @@ use crate::config::kind::Entry;
 use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
-    BackendFacts, DataFacts, Facts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
-    Measurable, MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
-    SourcePlan, Targets, TransformFacts,
+    BackendFacts, ComponentFacts, DataFacts, Facts, Flow, Images, LayerMisfit, LayerPlan,
+    LossFacts, MetricContext, MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts,
+    PixelStats, Plan, SourcePlan, Targets, TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -19,7 +19,7 @@ struct Known {
     schedulers: Schedulers,
 }
 
-impl KindFacts for Known {
+impl ComponentFacts for Known {
     fn model(&self, _: &ModelPlan) -> Result<ModelFacts, String> {
         let parameters = vec![("w".to_owned(), vec![1])];
         Ok(ModelFacts { parameters, ..ModelFacts::default() })
@@ -52,7 +52,7 @@ impl KindFacts for Known {
         })
     }
 
-    fn metrics(&self, _: &Measurable) -> Vec<MetricFacts> {
+    fn metrics(&self, _: &MetricContext) -> Vec<MetricFacts> {
         Vec::new()
     }
 

@@ -66,12 +66,12 @@ fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_othe
 fn a_pruner_that_begins_after_the_end_of_every_trial_is_refused() {
     let mut lab = SweepFixture::new("random", 2);
     let asha = |min_resource| Choice::of(&Asha { min_resource, ..Asha::default() });
-    lab.sweep.search.pruner = asha(Every::Epochs(5));
+    lab.sweep.search.pruner = asha(Interval::Epochs(5));
     let fake = fake(|_, _| Outcome::Done);
     let error = run(lab.order(), &fake).err().unwrap();
     let words = "`sweep.pruner.min_resource` is 5 epochs, and no trial is longer than 4 epochs";
     assert!(error.is_refusal() && error.to_string() == words, "{error}");
-    lab.sweep.search.pruner = asha(Every::Steps(30));
+    lab.sweep.search.pruner = asha(Interval::Steps(30));
     assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
 }
 
