@@ -97,7 +97,7 @@ impl OpenSink for Table {
         self.file.sync_all().map_err(|reason| failed(&self.path, reason))
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         Some(("evaluations", self.path.clone()))
     }
 }

@@ -87,7 +87,7 @@ impl OpenSink for Connection {
         self.send(&json!({ "step": at, "metrics": metrics }))
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         Some(("tracker", PathBuf::from(format!("tcp://{}", self.server))))
     }
 }

@@ -73,8 +73,8 @@ pub mod fuzzing {
 /// Ranks as processes.
 pub mod launch {
     pub use crate::launch::{
-        Blame, Console, Ended, Exit, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
-        Start, Stop, join, rank_env, run,
+        Blame, Console, Ended, Exit, Failure, LauncherEvent, Link, Membership, Phase, PreparedRun,
+        Program, Start, Stop, join, rank_env, run,
     };
 }
 

@@ -12,7 +12,7 @@ use crate::cli::{answer, refuse_existing};
 use crate::export::ExportRequest;
 use crate::kinds::Kinds;
 use crate::record::text::metric;
-use crate::record::{complain, to_stderr};
+use crate::record::{print_error, to_stderr};
 use crate::runs::{choose_checkpoint, named_checkpoints, or_checkpoint};
 use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -59,7 +59,7 @@ fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
             Err(error) => {
                 let object = || json!({ "path": path, "intact": false });
                 answer("checkpoint", object, String::new)?;
-                complain(&ErrorPage::from(error));
+                print_error(&ErrorPage::from(error));
                 code = ExitCode::Checkpoint;
             }
         }
@@ -79,7 +79,7 @@ fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
             // Its run goes on, and has deleted it since it was listed.
             Err(checkpoint::Error::Gone { .. }) => {}
             Err(error) => {
-                complain(&ErrorPage::from(error));
+                print_error(&ErrorPage::from(error));
                 code = ExitCode::Checkpoint;
             }
         }

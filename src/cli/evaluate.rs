@@ -21,7 +21,7 @@ use crate::report;
 use crate::runs::choose_checkpoint;
 use crate::session::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 use crate::user_error::{ErrorPage, ExitCode};
-use crate::worker::{self, Details, Measured};
+use crate::worker::{self, Details, EvaluationResult};
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
@@ -54,7 +54,7 @@ fn measure(
     opened: Option<&OpenCheckpoint>,
     args: &EvalArgs,
     kinds: &Kinds,
-) -> Result<Measured, ErrorPage> {
+) -> Result<EvaluationResult, ErrorPage> {
     let parts = parts(args, plan)?;
     let bar = progress_bar("{prefix} {wide_bar} {pos}/{len} batches  {eta} left");
     let progress = |split: Split, done: usize, batches: usize| {
@@ -105,11 +105,11 @@ fn failed(error: worker::Error) -> ErrorPage {
 /// to the folder `out`, too.
 fn print(
     out: Option<&Path>,
-    found: &Measured,
+    found: &EvaluationResult,
     head: &str,
     mut value: Value,
 ) -> Result<ExitCode, ErrorPage> {
-    let Measured { metrics, details, .. } = found;
+    let EvaluationResult { metrics, details, .. } = found;
     value["metrics"] = json!(metrics);
     value["details"] = json!(details);
     if let Some(folder) = out {

@@ -19,14 +19,14 @@ use crate::plan;
 use crate::record::{self, to_stderr};
 use crate::report;
 use crate::runs::{self, LOGS, enter_run, find_sweep};
-use crate::session::{Prepared, costs, prepare};
+use crate::session::{LaunchOrigin, Prepared, costs, prepare};
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let path = args.run.experiment.clone().unwrap_or_default();
     let run = node_args::run_with_variables(&args.run, &role()?)?;
-    let origin = (&Role::Parent, run.launch.nodes());
+    let origin = LaunchOrigin { role: &Role::Parent, nodes: run.launch.nodes() };
     let prepared = prepare(&path, &run.all_changes(), origin, kinds)?;
     let costs = costs(&prepared, kinds);
     let Prepared { plan, loaded, facts, .. } = &prepared;

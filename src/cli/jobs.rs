@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::{CancelArgs, JobsArgs, LogsArgs, SubmitArgs};
 use crate::cli::{answer, answers, verbatim};
-use crate::cluster::{self, Output, Place, Submitted};
+use crate::cluster::{self, Output, Submitted, SubmittedJob};
 use crate::files::{self, Follower, NewLines};
 use crate::jobs::{self, JobStatus, JobWatch, Submission, SubmitRequest, cluster_of, no_answer};
 use crate::kinds::Kinds;
@@ -142,7 +142,7 @@ pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
 fn show(
     paths: &[PathBuf],
     follow: bool,
-    place: &Place,
+    place: &SubmittedJob,
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<ExitCode, ErrorPage> {
@@ -200,7 +200,7 @@ impl Shown {
 /// Prints the output of a job until it is over. Returns an exit code if the user stops before.
 fn follow_job(
     shown: &mut Shown,
-    place: &Place,
+    place: &SubmittedJob,
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<Option<ExitCode>, ErrorPage> {

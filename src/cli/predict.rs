@@ -12,7 +12,7 @@ use crate::cli::args::PredictArgs;
 use crate::cli::node_args::role;
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::ExternalRank;
 use crate::predict::{self, Format, Job, Progress};
 use crate::record::{is_json, json_line, progress_bar, to_stderr};
 use crate::runs::{choose_checkpoint, split_inputs};
@@ -70,7 +70,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, Err
 }
 
 /// The rank of this process, if another launcher has started it.
-fn launched(args: &PredictArgs) -> Result<Option<Foreign>, ErrorPage> {
+fn launched(args: &PredictArgs) -> Result<Option<ExternalRank>, ErrorPage> {
     let Role::Foreign(place) = role()? else { return Ok(None) };
     let refuse = |what: &str, help: &str| Err(ErrorPage::refused(what, help));
     if args.out.is_none() {

@@ -22,7 +22,7 @@ use crate::files;
 use crate::init::{self, InitRequest, WrittenExperiment};
 use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
-use crate::record::{complain, say_error, to_stderr};
+use crate::record::{print_error, say_error, to_stderr};
 use crate::terminal::fitted;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -46,11 +46,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
         let what = format!("this program has a second {twice}");
-        complain(&ErrorPage::refused(what, help));
+        print_error(&ErrorPage::refused(what, help));
         return ended(ExitCode::Refused);
     }
     if let Err(wrong) = failpoint::check() {
-        complain(&ErrorPage::new(ExitCode::Refused, format!("error: {wrong}")));
+        print_error(&ErrorPage::new(ExitCode::Refused, format!("error: {wrong}")));
         return ended(ExitCode::Refused);
     }
     let checked = usage::refuse_urls(&Args::command(), &matches, &line);

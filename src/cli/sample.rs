@@ -83,7 +83,7 @@ fn sample_policy(
 fn episode_objects(episodes: &[Episode]) -> Value {
     let step = |deed: &worker::Transition| json!({ "observation": deed.observation, "action": deed.action });
     let episode = |episode: &Episode| {
-        let steps: Vec<Value> = episode.deeds.iter().map(step).collect();
+        let steps: Vec<Value> = episode.transitions.iter().map(step).collect();
         json!({ "steps": steps, "end": episode.end() })
     };
     json!({ "episodes": episodes.iter().map(episode).collect::<Vec<_>>() })
@@ -97,9 +97,9 @@ fn episode_table(episodes: &[Episode]) -> String {
         format!("{episode},{step},{},{}\n", numbers(&deed.observation), numbers(&deed.action))
     };
     let lines = episodes.iter().enumerate().flat_map(|(number, episode)| {
-        let steps = episode.deeds.iter().enumerate();
+        let steps = episode.transitions.iter().enumerate();
         // Where everything was left, with no action.
-        let end = format!("{number},{},{},,\n", episode.deeds.len(), numbers(&episode.end()));
+        let end = format!("{number},{},{},,\n", episode.transitions.len(), numbers(&episode.end()));
         steps.map(move |step| line(number, step)).chain(std::iter::once(end))
     });
     head + &lines.collect::<String>()

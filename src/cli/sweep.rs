@@ -8,14 +8,12 @@ use crate::cli::node_args::role;
 use crate::config;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::ExternalRank;
 use crate::launch::{self, Role};
-use crate::record::{complain, screen, to_stderr};
+use crate::record::{print_error, screen, to_stderr};
 use crate::runs::{self, find_range_test, find_sweep};
-use crate::session::{
-    TrialRunner, VISIBLE_GPUS, gpus, load_sweep, number_sweep, one_run, vocabulary,
-};
-use crate::sweep::{self, Ended, Machine, Order, State, Story, Trial};
+use crate::session::{TrialRunner, VISIBLE_GPUS, gpus, load_sweep, number_sweep, one_run};
+use crate::sweep::{self, JournalState, Machine, State, SweepEnd, SweepRequest, Trial};
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// Runs a sweep or goes on with it; `--status` only looks.
@@ -37,7 +35,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         ));
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let order = Order {
+    let order = SweepRequest {
         sweep: &sweep,
         base: &base,
         methods: &kinds.methods,
@@ -66,7 +64,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         ended
     } else {
         trainer.check_metric(&sweep, &base, cores).map_err(|problem| {
-            let vocabulary = vocabulary(kinds);
+            let vocabulary = kinds.vocabulary();
             ErrorPage::from(config::sweep::metric_problem(
                 &path,
                 &args.words,
@@ -82,7 +80,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         trainer.end_stream();
         let (ended, story) = ran?;
         let status = sweep::Status::of(story, &order.folder());
-        let Story { subject, trials, .. } = &status.story;
+        let JournalState { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
         answer("sweep", summary, || sweep::table(&status, &ranking))?;
@@ -90,15 +88,15 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         ended
     };
     Ok(match ended {
-        Ended::Done { failed: 0 } | Ended::Extended => ExitCode::Ok,
-        Ended::Done { .. } | Ended::TooManyFailures => ExitCode::Expectation,
-        Ended::Stopped { interrupted: true } => ExitCode::Interrupted,
-        Ended::Stopped { interrupted: false } => ExitCode::Preempted,
+        SweepEnd::Done { failed: 0 } | SweepEnd::Extended => ExitCode::Ok,
+        SweepEnd::Done { .. } | SweepEnd::TooManyFailures => ExitCode::Expectation,
+        SweepEnd::Stopped { interrupted: true } => ExitCode::Interrupted,
+        SweepEnd::Stopped { interrupted: false } => ExitCode::Preempted,
     })
 }
 
 /// The refusal of another launcher, which starts several processes that do not know of each other.
-fn launched(place: &Foreign) -> ErrorPage {
+fn launched(place: &ExternalRank) -> ErrorPage {
     let what = format!(
         "another launcher has started {} processes of this command, and a sweep starts its \
          ranks itself",
@@ -117,7 +115,7 @@ fn worker_name() -> String {
 }
 
 /// Prints how the sweep ended, and where everything is.
-fn print_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
+fn print_end(ended: SweepEnd, folder: &Path, story: &JournalState, is_shared: bool) {
     let best = sweep::best(&story.trials, story.subject.goal);
     if best.is_some() {
         let names = format!("{}, {}, {}", sweep::BEST, sweep::CSV, sweep::JSON);
@@ -130,17 +128,17 @@ fn print_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
         "with `--retry-failed`"
     };
     match ended {
-        Ended::Stopped { .. } if is_shared => {
+        SweepEnd::Stopped { .. } if is_shared => {
             to_stderr("stopped; other workers continue the sweep, and the same command rejoins it");
         }
-        Ended::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
-        Ended::TooManyFailures => {
+        SweepEnd::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
+        SweepEnd::TooManyFailures => {
             let page = "error: more trials failed than `sweep.max_failures` allows";
             let help =
                 "look at `console.log` and `failure.json` of a failed trial, or raise the limit";
-            complain(&ErrorPage::new(ExitCode::Expectation, page).help(help));
+            print_error(&ErrorPage::new(ExitCode::Expectation, page).help(help));
         }
-        Ended::Done { .. } | Ended::Extended => {}
+        SweepEnd::Done { .. } | SweepEnd::Extended => {}
     }
     if let Some(advice) = advice(&story.trials, retry) {
         to_stderr(&advice);

@@ -9,12 +9,12 @@ use crate::cli::node_args::{self, role};
 use crate::cli::sample;
 use crate::config::values;
 use crate::kinds::Kinds;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::ExternalRank;
 use crate::launch::{self, Role};
 use crate::runs::{self, enter_run, find_range_test, find_sweep};
 use crate::session::{
-    self, Environment, Launched, MissingCheckpoints, Origin, OtherData, ResumedRun, RunRequest,
-    load, new_or_relaunched, no_place,
+    self, Environment, LaunchOrigin, Launched, MissingCheckpoints, OtherData, ResumedRun,
+    RunRequest, join_page, load, new_or_relaunched,
 };
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker;
@@ -25,7 +25,7 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let role = role()?;
     let args = node_args::run_with_variables(args, &role)?;
     let (place, changes) = (node_args::place(&args.launch)?, args.all_changes());
-    let make = |origin: Origin<'_>| new_or_relaunched(&path, &changes, origin, kinds);
+    let make = |origin: LaunchOrigin<'_>| new_or_relaunched(&path, &changes, origin, kinds);
     // What is wrong with the experiment, the first rank says.
     let timeout = || Some(load(&path, &changes, kinds).ok()?.experiment.distributed.timeout.0);
     conclude(session::launch(place, &role, make, &timeout, kinds)?, kinds)
@@ -47,7 +47,7 @@ fn conclude(launched: Launched, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
 pub(crate) fn worker(kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let role = role()?;
     let membership =
-        launch::join(&role, || Err(session::Never)).map_err(|error| no_place(&error))?;
+        launch::join(&role, || Err(session::Never)).map_err(|error| join_page(&error))?;
     Ok(worker::run(membership, None, kinds).code)
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, Error
     let mut launch = node_args::with_variables(&args.launch, &role)?;
     // They are meant from here, and the run may be elsewhere.
     launch.rendezvous.token_file = launch.rendezvous.token_file.take().map(absolute);
-    if let Role::Foreign(Foreign { rendezvous: Some(endpoint), .. }) = &mut role {
+    if let Role::Foreign(ExternalRank { rendezvous: Some(endpoint), .. }) = &mut role {
         endpoint.token_file = absolute(std::mem::take(&mut endpoint.token_file));
     }
     // Each rank of a foreign launcher goes there; those that do not see the run are told of it by
@@ -68,7 +68,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, Error
     let entered = enter_run(run);
     let timeout = entered.as_ref().ok().and_then(|found| stored_timeout(&found.run.logs, &changes));
     let place = node_args::place(&launch)?;
-    let make = |origin: Origin<'_>| {
+    let make = |origin: LaunchOrigin<'_>| {
         let description = entered?;
         let other_data = args.accept_changed_data.then(|| "--accept-changed-data".to_owned());
         let asked: Vec<String> = changes.iter().cloned().chain(other_data).collect();

@@ -13,7 +13,7 @@ use crate::init::recognise::recognise;
 use crate::init::recognised::{ImageAnswer, InitRequest, RecognisedData, Task};
 use crate::kinds::Kinds;
 use crate::plan::{DataFacts, SplitPlan, Targets};
-use crate::session::{ALONE, Prepared, check_weights, complete, vocabulary};
+use crate::session::{Prepared, SINGLE_NODE, check_weights, complete};
 use crate::user_error::{ErrorPage, ExitCode, UserError};
 
 /// An experiment file that was written.
@@ -186,8 +186,8 @@ fn toml_of(value: &Value) -> String {
 
 /// Plans the experiment, so that what is written can be run.
 fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), ErrorPage> {
-    let mut loaded = config::load_text(to, text, &[], &vocabulary(kinds))?;
+    let mut loaded = config::load_text(to, text, &[], &kinds.vocabulary())?;
     complete(&mut loaded, kinds)?;
-    let prepared = Prepared::of(loaded, ALONE, None, kinds)?;
+    let prepared = Prepared::of(loaded, SINGLE_NODE, None, kinds)?;
     Ok(check_weights(&prepared.loaded, &prepared.plan, kinds)?)
 }

@@ -20,7 +20,7 @@ use crate::checkpoint::{self, OpenCheckpoint};
 use crate::data::{self, InputItems, Inputs};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::ExternalRank;
 use crate::plan::Plan;
 use crate::predict::error::Error;
 use crate::predict::form::Form;
@@ -43,7 +43,7 @@ pub(crate) struct Job<'a> {
     /// Ranks of this process.
     pub(crate) ranks: usize,
     /// The rank of this process, if another launcher has started it; its work goes to a file.
-    pub(crate) launched: Option<&'a Foreign>,
+    pub(crate) launched: Option<&'a ExternalRank>,
     /// Most likely classes that are given.
     pub(crate) top: Option<usize>,
     /// The file to write, and true if parts of another job may be discarded.

@@ -16,7 +16,7 @@ use crate::predict::form::{Form, Outcome};
 use crate::predict::row::{Column, Row, Value};
 use crate::runs::{self, CheckpointRef, LOGS, StoredRun, has_checkpoint, run_of};
 use crate::user_error::ExitCode;
-use crate::worker::{self, Alone};
+use crate::worker::{self, SingleProcessEngine};
 
 /// Samples of a part, which is lost when a start is killed.
 const PART_SAMPLES: usize = 4096;
@@ -70,7 +70,8 @@ impl Predictor {
     /// The model of `plan` with the weights of a checkpoint.
     pub(crate) fn of(plan: Plan, opened: &OpenCheckpoint, kinds: &Kinds) -> Result<Self, Error> {
         let source = kinds.data.build(&plan.data.source.kind).map_err(crate::data::Error::from)?;
-        let Alone { plan, engine, .. } = worker::alone(plan, Some(opened), kinds)?;
+        let SingleProcessEngine { plan, engine, .. } =
+            worker::single_process_engine(plan, Some(opened), kinds)?;
         Ok(Self { plan, engine, source, transforms: kinds.transforms.clone() })
     }
 

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use ddprun::internals::collective;
 use ddprun::internals::launch::{
-    self, Blame, Console, Ended, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
-    Start, Stop, rank_env,
+    self, Blame, Console, Ended, Failure, LauncherEvent, Link, Membership, Phase, PreparedRun,
+    Program, Start, Stop, rank_env,
 };
 use ddprun::plan::{Modality, Plan, RunFolders, SourcePlan, SplitPlan};
 use ddprun::units::Rank;
@@ -211,12 +211,16 @@ fn start(scenario: &str) -> Start {
 }
 
 /// Runs a scenario in this process, and checks that no process is left.
-fn run(scenario: &str, plan: &Plan, folder: &Path) -> (Result<Ended, Box<Failure>>, Vec<Note>) {
+fn run(
+    scenario: &str,
+    plan: &Plan,
+    folder: &Path,
+) -> (Result<Ended, Box<Failure>>, Vec<LauncherEvent>) {
     let mut notes = Vec::new();
     let result =
         launch::run(plan, &folders(folder), &start(scenario), &mut |note| notes.push(note));
     for note in &notes {
-        if let Note::Started { pid, .. } = note {
+        if let LauncherEvent::Started { pid, .. } = note {
             assert!(!is_alive(*pid), "process {pid} is left");
         }
     }

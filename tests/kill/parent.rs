@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use ddprun::internals::launch::{self, Note, Stop};
+use ddprun::internals::launch::{self, LauncherEvent, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -17,9 +17,11 @@ use crate::{TIMEOUT, folders, is_alive, is_killed, plan, signal_to, start, until
 #[test]
 fn as_parent() {
     let Some(folder) = std::env::var_os("TEST_PARENT") else { return };
-    let mut on_note = |note: Note| match note {
-        Note::Started { rank, pid } => tell(&format!("STARTED {rank} {pid}")),
-        Note::Progress { rank, step, .. } if step > 0 => tell(&format!("AT {rank} {step}")),
+    let mut on_note = |note: LauncherEvent| match note {
+        LauncherEvent::Started { rank, pid } => tell(&format!("STARTED {rank} {pid}")),
+        LauncherEvent::Progress { rank, step, .. } if step > 0 => {
+            tell(&format!("AT {rank} {step}"))
+        }
         _ => {}
     };
     let result = launch::run(

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ddprun::internals::launch::{self, Ended, Exit, Note, Phase};
+use ddprun::internals::launch::{self, Ended, Exit, LauncherEvent, Phase};
 use ddprun::units::Rank;
 
 use crate::{TIMEOUT, fails, folders, plan, run, start};
@@ -12,7 +12,10 @@ fn a_run_without_trouble_completes() {
     let folder = tempfile::tempdir().unwrap();
     let (result, notes) = run("fine", &plan(3, 0, TIMEOUT), folder.path());
     assert_eq!(result.unwrap(), Ended::Completed);
-    assert_eq!(notes.iter().filter(|note| matches!(note, Note::Started { .. })).count(), 3);
+    assert_eq!(
+        notes.iter().filter(|note| matches!(note, LauncherEvent::Started { .. })).count(),
+        3
+    );
     let log = std::fs::read_to_string(folder.path().join("rank-2.log")).unwrap();
     assert!(log.contains("DONE 2 of 3"), "{log}");
     assert!(!folder.path().join("failure.json").exists());

@@ -1,14 +1,14 @@
 //! Groups that are started again, and those that are not.
 
-use ddprun::internals::launch::{Ended, Note};
+use ddprun::internals::launch::{Ended, LauncherEvent};
 use ddprun::units::Rank;
 
 use crate::{TIMEOUT, plan, run};
 
 /// The restarts that were announced: their causes.
-pub(crate) fn restarts(notes: &[Note]) -> Vec<String> {
-    let cause = |note: &Note| match note {
-        Note::Restarting { cause, .. } => Some(cause.to_string()),
+pub(crate) fn restarts(notes: &[LauncherEvent]) -> Vec<String> {
+    let cause = |note: &LauncherEvent| match note {
+        LauncherEvent::Restarting { cause, .. } => Some(cause.to_string()),
         _ => None,
     };
     notes.iter().filter_map(cause).collect()
@@ -22,7 +22,7 @@ fn a_group_that_fails_is_started_again_from_its_checkpoint() {
     let waits: Vec<(u32, u64)> = notes
         .iter()
         .filter_map(|note| match note {
-            Note::Restarting { attempt, wait, .. } => Some((*attempt, wait.as_secs())),
+            LauncherEvent::Restarting { attempt, wait, .. } => Some((*attempt, wait.as_secs())),
             _ => None,
         })
         .collect();
@@ -65,5 +65,5 @@ fn bad_data_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let (result, notes) = run("fail", &plan(2, 3, TIMEOUT), folder.path());
     assert_eq!(u8::from(result.unwrap_err().exit_code()), 3);
-    assert!(!notes.iter().any(|note| matches!(note, Note::Restarting { .. })));
+    assert!(!notes.iter().any(|note| matches!(note, LauncherEvent::Restarting { .. })));
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::ddprun;
 use crate::cluster::manifest::{documents, is_name, name_of};
 use crate::cluster::shell::{self, line, quoted};
-use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State};
+use crate::cluster::{Call, Cluster, Job, Output, SaveTime, Shape, State, SubmittedJob};
 use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
 use crate::user_error::ExitCode;
@@ -249,7 +249,7 @@ impl Cluster for Kubernetes {
         Some(name_of(job))
     }
 
-    fn list(&self, _: &[Place]) -> Call {
+    fn list(&self, _: &[SubmittedJob]) -> Call {
         let active = match self.training_runtime {
             None => "active",
             Some(_) => "jobsStatus[*].active",
@@ -280,12 +280,12 @@ impl Cluster for Kubernetes {
         answer.lines().filter_map(state).collect()
     }
 
-    fn cancel(&self, job: &Place) -> Call {
+    fn cancel(&self, job: &SubmittedJob) -> Call {
         // Its pods are told to stop, and have their grace to save.
         self.kubectl(["delete", self.resource(), &job.id])
     }
 
-    fn output(&self, job: &Place, follow: bool) -> Output {
+    fn output(&self, job: &SubmittedJob, follow: bool) -> Output {
         let label = match self.training_runtime {
             None => "batch.kubernetes.io/job-name",
             Some(_) => "jobset.sigs.k8s.io/replicatedjob-name=node,jobset.sigs.k8s.io/jobset-name",

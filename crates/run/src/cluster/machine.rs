@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::cluster::shell::{AtTerm, line, quoted, supervised};
-use crate::cluster::{Job, Place, State};
+use crate::cluster::{Job, State, SubmittedJob};
 
 /// The script of a job whose folder is `folder`, seen from where `program` runs it.
 pub(crate) fn script(job: &Job, folder: &str, program: &str, preparation: &str) -> String {
@@ -90,7 +90,7 @@ kill -TERM \"$pid\"
 }
 
 /// The key of a job: the name of its folder.
-pub(crate) fn key_of(job: &Place) -> &str {
+pub(crate) fn key_of(job: &SubmittedJob) -> &str {
     job.folder.file_name().and_then(|name| name.to_str()).unwrap_or(&job.id)
 }
 

@@ -30,7 +30,7 @@ impl LongestSave {
 pub struct SaveTime {
     pub time: Duration,
     /// Line for the user: the origin of the time, or a warning that it may be too short.
-    pub note: Option<String>,
+    pub message: Option<String>,
 }
 
 impl SaveTime {
@@ -43,7 +43,7 @@ impl SaveTime {
         let time = set
             .map_or_else(|| longest.map_or(DEFAULT, |save| save.needs().max(DEFAULT)), |set| set.0);
         let note = longest.and_then(|save| note(key, time, save, set.is_some()));
-        Self { time, note }
+        Self { time, message: note }
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let set = set.map(|seconds| values::Duration(Duration::from_secs(seconds)));
         let longest = longest.map(|seconds| LongestSave { seconds, run: "r".to_owned() });
         let found = SaveTime::of("grace", set, longest.as_ref());
-        assert_eq!((found.time.as_secs(), found.note.as_deref()), expected);
+        assert_eq!((found.time.as_secs(), found.message.as_deref()), expected);
     }
 
     #[test]

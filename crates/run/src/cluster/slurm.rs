@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::machine::text;
 use crate::cluster::shell::{self, AtTerm, line, path, preparation, quoted, supervised};
-use crate::cluster::{Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job};
+use crate::cluster::{
+    Call, Cluster, Job, LongestSave, Output, SaveTime, Shape, State, SubmittedJob, job,
+};
 use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
 
@@ -128,7 +130,7 @@ impl Slurm {
         let stop = self.stop(longest);
         let stop_before = Duration(stop.time);
         let what = format!("is {time}: it must be longer than `stop_before`, {stop_before}");
-        let why = stop.note.map(|note| format!(" ({note})")).unwrap_or_default();
+        let why = stop.message.map(|note| format!(" ({note})")).unwrap_or_default();
         (time.0 <= stop_before.0).then(|| what + &why)
     }
 
@@ -292,7 +294,7 @@ exit \"$code\"
         (!id.is_empty() && id.chars().all(|c| c.is_ascii_digit())).then(|| id.to_owned())
     }
 
-    fn list(&self, _: &[Place]) -> Call {
+    fn list(&self, _: &[SubmittedJob]) -> Call {
         // A list of jobs would be refused if Slurm had forgotten the only one in it.
         Call::new("squeue", ["--noheader", "--states=all", "--me", "--array", "--format=%F|%T|%r"])
     }
@@ -318,11 +320,11 @@ exit \"$code\"
         tasks.into_iter().map(|(id, tasks)| (id, array_state(tasks))).collect()
     }
 
-    fn cancel(&self, job: &Place) -> Call {
+    fn cancel(&self, job: &SubmittedJob) -> Call {
         Call::new("scancel", [&job.id])
     }
 
-    fn output(&self, job: &Place, _: bool) -> Output {
+    fn output(&self, job: &SubmittedJob, _: bool) -> Output {
         Output::Files(match job.workers {
             None => vec![job::output_in(&job.folder)],
             Some(workers) => {
@@ -394,7 +396,7 @@ mod tests {
             ("8".to_owned(), State::over("FAILED")),
         ];
         assert_eq!(Slurm::default().states(answer), expected);
-        let place = Place { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
+        let place = SubmittedJob { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
         let files = ["/x/output-1.log", "/x/output-2.log"].map(PathBuf::from);
         assert_eq!(Slurm::default().output(&place, false), Output::Files(files.to_vec()));
     }

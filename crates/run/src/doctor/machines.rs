@@ -17,7 +17,9 @@ use crate::kinds::Kinds;
 use crate::launch::{self, NodeConfig, PreparedRun, Role};
 use crate::plan::{Plan, admitted_worlds};
 use crate::record::{Environment, to_stderr};
-use crate::session::{self, ALONE, Prepared, apart, generate, prepare, vocabulary};
+use crate::session::{
+    self, LaunchOrigin, Prepared, SINGLE_NODE, generate, prepare, rendezvous_page,
+};
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// A machine is named as slow if it takes so many times as long as the fastest, and a second more.
@@ -63,7 +65,8 @@ pub fn check_machines(
     kinds: &Kinds,
     report: &mut dyn FnMut(MachinesProgress<'_>) -> Result<(), ErrorPage>,
 ) -> Result<Option<usize>, ErrorPage> {
-    let prepared = prepare(path, changes, (&Role::Parent, place.nodes), kinds)?;
+    let prepared =
+        prepare(path, changes, LaunchOrigin { role: &Role::Parent, nodes: place.nodes }, kinds)?;
     refuse_torch_order(&prepared.plan)?;
     let alone = plan_alone(&prepared, steps, kinds)?;
     generate(&prepared)?;
@@ -74,7 +77,7 @@ pub fn check_machines(
         Ok(PreparedRun { plan: plan.clone(), folders: folders.clone(), resume: false })
     };
     let met = launch::join_nodes(place, &plan, &[], make, &mut |line| to_stderr(line));
-    let (_, mut nodes) = met.map_err(apart)?;
+    let (_, mut nodes) = met.map_err(rendezvous_page)?;
     let group = nodes.group_of_first_ranks().map_err(|error| lost(&error))?;
     let links = Links::measure(&*group).map_err(|error| lost(&error))?;
     let own = Machine::measure(&alone, &mut scratch);
@@ -97,7 +100,7 @@ pub fn check_machines(
 /// the shards admit it.
 fn plan_alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, ErrorPage> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let text = session::written(&experiment)?;
+    let text = session::to_toml(&experiment)?;
     let ranks = prepared.plan.distributed.local_world().get();
     let admitted = admitted_worlds(prepared.plan.batch.shards.get());
     let ranks = admitted.into_iter().find(|world| *world >= ranks).unwrap_or(ranks);
@@ -106,8 +109,8 @@ fn plan_alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, Er
         "distributed.backend=auto".to_owned(),
         "distributed.min_world_size=auto".to_owned(),
     ];
-    let loaded = config::load_text(&prepared.loaded.path, &text, &changes, &vocabulary(kinds));
-    let alone = Prepared::of(loaded?, ALONE, None, kinds)?;
+    let loaded = config::load_text(&prepared.loaded.path, &text, &changes, &kinds.vocabulary());
+    let alone = Prepared::of(loaded?, SINGLE_NODE, None, kinds)?;
     Ok(shortened(alone.plan, steps))
 }
 

@@ -10,7 +10,7 @@ use crate::doctor::short_run::{ScratchFolder, newest_checkpoint, shortened, trai
 use crate::files;
 use crate::kinds::Kinds;
 use crate::plan::{Interval, Plan, RunFolders};
-use crate::session::{ALONE, Prepared, prepare};
+use crate::session::{Prepared, SINGLE_NODE, prepare};
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// Steps before the save.
@@ -38,7 +38,8 @@ impl Rehearsal {
     /// Prepares the experiment at `path` with `changes`, and its data.
     pub fn prepare(path: &Path, changes: Vec<String>, kinds: &Kinds) -> Result<Self, ErrorPage> {
         let scratch = ScratchFolder::temporary("try")?;
-        let prepared = scratch.generate(prepare(path, &changes, ALONE, kinds)?, changes, kinds)?;
+        let prepared =
+            scratch.generate(prepare(path, &changes, SINGLE_NODE, kinds)?, changes, kinds)?;
         let plan = rehearsed(&prepared.plan);
         let folders = scratch.folders("run")?;
         Ok(Self { prepared, plan, scratch, folders })

@@ -8,7 +8,7 @@ use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Nodes, Program, Start};
 use crate::plan::{Interval, OnOom, Plan, RunFolders, Sampler};
-use crate::session::{ALONE, Prepared, generate, prepare};
+use crate::session::{Prepared, SINGLE_NODE, generate, prepare};
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// The first `steps` of a plan, with a checkpoint after them.
@@ -149,7 +149,7 @@ impl ScratchFolder {
             Some(key) if !is_there => {
                 let dir = toml::Value::from(self.join(DATA).to_string_lossy().into_owned());
                 changes.push(format!("data.{key}={dir}"));
-                prepare(&prepared.loaded.path, &changes, ALONE, kinds)?
+                prepare(&prepared.loaded.path, &changes, SINGLE_NODE, kinds)?
             }
             _ => prepared,
         };

@@ -8,7 +8,7 @@ use crate::config;
 use crate::doctor::short_run::{ScratchFolder, refuse_torch_order, shortened, train};
 use crate::kinds::Kinds;
 use crate::plan::{Plan, admitted_worlds};
-use crate::session::{self, ALONE, Prepared, prepare, vocabulary};
+use crate::session::{self, Prepared, SINGLE_NODE, prepare};
 use crate::terminal::counted;
 use crate::units::WorldSize;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -38,7 +38,7 @@ pub fn check_world_sizes(
     // The largest of the world sizes, so that its shards admit the others.
     let largest = world_sizes.iter().max().copied().unwrap_or(1);
     changes.push(format!("distributed.devices={largest}"));
-    let prepared = prepare(path, &changes, ALONE, kinds)?;
+    let prepared = prepare(path, &changes, SINGLE_NODE, kinds)?;
     refuse_torch_order(&prepared.plan)?;
     refuse_sizes(world_sizes, prepared.plan.batch.shards.get())?;
     let mut scratch = ScratchFolder::make(&prepared.plan, 0)?;
@@ -86,13 +86,13 @@ fn plans(
     kinds: &Kinds,
 ) -> Result<Vec<Plan>, ErrorPage> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let text = session::written(&experiment)?;
+    let text = session::to_toml(&experiment)?;
     let mut plans = Vec::new();
     for world in world_sizes {
         let change = format!("distributed.devices={world}");
         let loaded =
-            config::load_text(&prepared.loaded.path, &text, &[change], &vocabulary(kinds))?;
-        plans.push(shortened(Prepared::of(loaded, ALONE, None, kinds)?.plan, steps));
+            config::load_text(&prepared.loaded.path, &text, &[change], &kinds.vocabulary())?;
+        plans.push(shortened(Prepared::of(loaded, SINGLE_NODE, None, kinds)?.plan, steps));
     }
     Ok(plans)
 }

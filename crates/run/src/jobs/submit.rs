@@ -11,8 +11,8 @@ use crate::kinds::Kinds;
 use crate::record::to_stderr;
 use crate::runs::{LOGS, longest_save};
 use crate::session::{
-    ALONE, gpus, load, measure, new_id, planned, refuse_other_files, refuse_sweep, shared_sweep,
-    unwritable,
+    SINGLE_NODE, gpus, load, make_plan, measure, new_id, refuse_other_files, refuse_sweep,
+    shared_sweep, unwritable,
 };
 use crate::sweep;
 use crate::terminal::counted;
@@ -58,7 +58,7 @@ impl Submission {
         if let Some((key, what)) = kind.misfit(&job) {
             return Err(clusters::problem(&described, key, &what, &kinds.vocabulary()).into());
         }
-        if let Some(note) = kind.save_time(&job).and_then(|time| time.note) {
+        if let Some(note) = kind.save_time(&job).and_then(|time| time.message) {
             to_stderr(&note);
         }
         Ok(Self { job, described, kind })
@@ -230,7 +230,7 @@ fn check(
     kinds: &Kinds,
 ) -> Result<(), ErrorPage> {
     let shape = kind.shape();
-    let here = measure(loaded, ALONE, None, kinds)?;
+    let here = measure(loaded, SINGLE_NODE, None, kinds)?;
     if shape.gpus_per_node > 0 && here.gpus.is_none() {
         if kind.program().is_some() {
             // What another ddprun can do is not known here.
@@ -240,7 +240,7 @@ fn check(
     }
     let is_placed = shape.nodes > 1 || shape.gpus_per_node > 0;
     let facts = if is_placed { cluster::facts_of(here, shape, ranks) } else { here };
-    planned(loaded, &facts, kinds)?;
+    make_plan(loaded, &facts, kinds)?;
     Ok(())
 }
 

@@ -16,8 +16,8 @@ use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::machines::joining::NodeRendezvousError;
 use crate::launch::machines::node_rendezvous::join_nodes;
 use crate::launch::machines::rendezvous::NodeConfig;
-use crate::launch::messages::{NoRun, NotPrepared, PreparedRun, ToRank};
-use crate::launch::rank::env::{Child, Foreign, Role};
+use crate::launch::messages::{NoRun, PrepareError, PreparedRun, ToRank};
+use crate::launch::rank::env::{Child, ExternalRank, Role};
 use crate::launch::rank::inherit;
 use crate::launch::rank::link::{Link, Membership};
 use crate::launch::rank::peer_monitor::PeerMonitor;
@@ -78,7 +78,7 @@ pub enum JoinError<E> {
 /// # Errors
 ///
 /// See [`JoinError`].
-pub fn join<E: NotPrepared>(
+pub fn join<E: PrepareError>(
     role: &Role,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
@@ -95,7 +95,7 @@ pub fn join<E: NotPrepared>(
 /// # Errors
 ///
 /// See [`JoinError`].
-pub(crate) fn join_within<E: NotPrepared>(
+pub(crate) fn join_within<E: PrepareError>(
     role: &Role,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -141,12 +141,12 @@ fn peers(channel: &mut Channel, fds: &[RawFd]) -> io::Result<Vec<Peer>> {
     peers.map(|(peer, &fd)| Ok(peer.with_socket(inherit::take(fd)?))).collect()
 }
 
-fn join_foreign<E: NotPrepared>(
-    foreign: &Foreign,
+fn join_foreign<E: PrepareError>(
+    foreign: &ExternalRank,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
-    let Foreign { world, local_world, .. } = *foreign;
+    let ExternalRank { world, local_world, .. } = *foreign;
     if world != local_world && foreign.rendezvous.is_none() {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
@@ -158,7 +158,7 @@ fn join_foreign<E: NotPrepared>(
 
 /// Starts MPI if the plan uses it, and listens to signals and to the other ranks of the machine.
 fn membership<E>(
-    foreign: &Foreign,
+    foreign: &ExternalRank,
     prepared: PreparedRun,
     shared: LocalGroup,
     peers: Vec<Peer>,
@@ -173,8 +173,8 @@ fn membership<E>(
 }
 
 /// Rank 0: listens first, so that the others can wait while the run is prepared.
-fn host<E: NotPrepared>(
-    foreign: &Foreign,
+fn host<E: PrepareError>(
+    foreign: &ExternalRank,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<(PreparedRun, LocalGroup), JoinError<E>> {
@@ -198,7 +198,7 @@ fn host<E: NotPrepared>(
 
 /// The first rank of a machine, for which the others there wait.
 pub(crate) struct FirstOfMachine<'a> {
-    foreign: &'a Foreign,
+    foreign: &'a ExternalRank,
     host: Host<'a>,
 }
 
@@ -208,12 +208,12 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// Another process is this rank, or no socket is to be had.
-    pub(crate) fn open<E>(foreign: &'a Foreign) -> Result<Self, JoinError<E>> {
+    pub(crate) fn open<E>(foreign: &'a ExternalRank) -> Result<Self, JoinError<E>> {
         Ok(Self { foreign, host: Host::open(foreign)? })
     }
 
     /// Tells the other ranks of the machine that there is no run.
-    pub(crate) fn refuse(&self, why: &impl NotPrepared) {
+    pub(crate) fn refuse(&self, why: &impl PrepareError) {
         self.host.refuse(NoRun::of(&format!("rank {}", self.foreign.rank), why));
     }
 
@@ -223,7 +223,7 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// Errors of [`join_nodes`]; the other ranks of the machine are told.
-    pub(crate) fn meet<E: NotPrepared>(
+    pub(crate) fn meet<E: PrepareError>(
         &self,
         config: &NodeConfig,
         plan: &Plan,

@@ -54,21 +54,21 @@ pub struct PreparedRun {
 }
 
 /// The reason why a process could not prepare a run.
-pub trait NotPrepared: fmt::Display {
+pub trait PrepareError: fmt::Display {
     /// The exit code of all ranks that wait for it.
     fn exit_code(&self) -> ExitCode {
         ExitCode::Refused
     }
 }
 
-impl NotPrepared for ErrorPage {
+impl PrepareError for ErrorPage {
     fn exit_code(&self) -> ExitCode {
         self.code()
     }
 }
 
-impl NotPrepared for String {}
-impl NotPrepared for Infallible {}
+impl PrepareError for String {}
+impl PrepareError for Infallible {}
 
 /// Sent in place of a run to processes that wait for one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ impl NoRun {
     }
 
     /// A failed preparation by `who`.
-    pub(in crate::launch) fn of(who: &str, error: &impl NotPrepared) -> Self {
+    pub(in crate::launch) fn of(who: &str, error: &impl PrepareError) -> Self {
         let reason = format!("{who} could not prepare the run: {error}");
         Self { reason, exit_code: error.exit_code() }
     }

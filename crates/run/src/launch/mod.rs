@@ -54,8 +54,8 @@ pub use machines::rendezvous::NodeConfig;
 pub use messages::PreparedRun;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use messages::receive_both;
-pub(crate) use messages::{NoRun, NotPrepared};
-pub use parent::options::{Console, Note, Program, Start};
+pub(crate) use messages::{NoRun, PrepareError};
+pub use parent::options::{Console, LauncherEvent, Program, Start};
 pub(crate) use parent::recovery::describe_resize;
 pub use parent::run::{run, run_node};
 pub use rank::env as rank_env;

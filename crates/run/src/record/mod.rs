@@ -69,7 +69,7 @@ pub use sink::{
 };
 pub use stderr::{canvas, takes_words};
 pub use stdout::{
-    JsonStream, answer_in_json, complain, is_json, line as json_line, say_error, to_stdout,
+    JsonStream, answer_in_json, is_json, line as json_line, print_error, say_error, to_stdout,
 };
 pub use terminal::{Screen, progress_bar, screen, to_stderr};
 
@@ -228,10 +228,10 @@ impl RunningSink {
         }
     }
 
-    fn place(&self, finished: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, finished: &Finished) -> Option<(&'static str, PathBuf)> {
         match self {
-            Self::Lossless(sink) => sink.place(finished),
-            Self::BestEffort(sink) => sink.place(),
+            Self::Lossless(sink) => sink.summary_entry(finished),
+            Self::BestEffort(sink) => sink.summary_entry(),
         }
     }
 }
@@ -376,7 +376,7 @@ impl Recorder {
         }
         let logs = |name: &str| self.run.logs.join(name);
         places.push(("history", logs(HISTORY)));
-        places.extend(self.sinks.iter().filter_map(|sink| sink.place(finished)));
+        places.extend(self.sinks.iter().filter_map(|sink| sink.summary_entry(finished)));
         places
     }
 }
@@ -518,7 +518,7 @@ mod tests {
             Err(files::Error::io("write", &self.0)(full).into())
         }
 
-        fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
             None
         }
     }

@@ -98,7 +98,7 @@ pub trait OpenSink: Send {
     }
 
     /// Label and path for the summary at the end of the run.
-    fn place(&self, finished: &Finished) -> Option<(&'static str, PathBuf)>;
+    fn summary_entry(&self, finished: &Finished) -> Option<(&'static str, PathBuf)>;
 }
 
 /// `logging.sinks`

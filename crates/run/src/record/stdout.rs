@@ -47,7 +47,7 @@ pub fn line(kind: &str, object: Value) -> String {
 }
 
 /// Prints an error; the process goes on.
-pub fn complain(error: &ErrorPage) {
+pub fn print_error(error: &ErrorPage) {
     to_stderr(&error.page());
     say_error(error);
 }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::event::Evaluated;
     use crate::record::example_events;
-    use crate::report::outcome::Traces;
+    use crate::report::outcome::OutcomeFiles;
 
     fn log(events: Vec<Event>) -> Log {
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_run_without_events_has_its_end_at_least() {
         let failure = Some("failed at step 0 (loading the data, exit 3): no files".to_owned());
-        let traces = Traces { run: "r-1".into(), failure, ..Traces::default() };
+        let traces = OutcomeFiles { run: "r-1".into(), failure, ..OutcomeFiles::default() };
         let text = story(&Records { traces, ..Records::default() });
         assert_eq!(text, "r-1\nfailed at step 0 (loading the data, exit 3): no files\n");
         assert_eq!(title(&Log::default()), None);

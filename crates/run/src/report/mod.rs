@@ -14,7 +14,7 @@ mod table;
 use std::path::Path;
 
 pub(crate) use incidents::story;
-pub(crate) use outcome::{Ending, Traces, last_end, last_start};
+pub(crate) use outcome::{Ending, OutcomeFiles, last_end, last_start};
 pub use progress::{Progress, Unit};
 
 use crate::event::{EpochDone, History};
@@ -58,7 +58,7 @@ pub struct Records {
     pub epochs: Vec<EpochDone>,
     /// Events; empty if there is no `events.jsonl`.
     pub log: Log,
-    pub traces: Traces,
+    pub traces: OutcomeFiles,
 }
 
 impl Records {
@@ -90,7 +90,7 @@ fn log_of(
 /// Like `read`, with events that were read before.
 pub fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
     let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
-    let traces = Traces::read(folder, &log.events);
+    let traces = OutcomeFiles::read(folder, &log.events);
     Ok(Records { epochs, log, traces })
 }
 

@@ -13,7 +13,7 @@ use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
 /// Evidence of a run's outcome beside its events.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traces {
+pub struct OutcomeFiles {
     /// Name of the run in commands: `<time>-<id>`, or its folder.
     pub run: String,
     /// The process that has the run now.
@@ -24,7 +24,7 @@ pub struct Traces {
     pub failed_after: Option<u64>,
 }
 
-impl Traces {
+impl OutcomeFiles {
     /// Reads the files in `folder`; `events` are those of the run.
     pub(crate) fn read(folder: &Path, events: &[Stamped]) -> Self {
         let run = RunFolders::word(folder);
@@ -54,7 +54,7 @@ pub(crate) enum Ending<'a> {
 
 impl<'a> Ending<'a> {
     /// The outcome of the run with these effective events.
-    pub(crate) fn of(events: &[&'a Stamped], traces: &'a Traces) -> Self {
+    pub(crate) fn of(events: &[&'a Stamped], traces: &'a OutcomeFiles) -> Self {
         if let Some(holder) = &traces.holder {
             return Self::Running(holder);
         }
@@ -73,7 +73,7 @@ impl<'a> Ending<'a> {
 }
 
 /// Describes the outcome of the run with these effective events.
-pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
+pub(crate) fn ending(events: &[&Stamped], traces: &OutcomeFiles) -> String {
     let run = &traces.run;
     let last = events.iter().map(|stamped| stamped.step).max().unwrap_or(0);
     match Ending::of(events, traces) {
@@ -169,14 +169,14 @@ mod tests {
         events.into_iter().map(stamp).collect()
     }
 
-    fn ended(events: Vec<Event>, traces: &Traces) -> String {
+    fn ended(events: Vec<Event>, traces: &OutcomeFiles) -> String {
         let events = stamped(events);
         let effective = crate::record::Log { events, n_unreadable: 0 };
         ending(&effective.effective(), traces).lines().next().unwrap().to_owned()
     }
 
-    fn traces() -> Traces {
-        Traces { run: "r-1".into(), ..Traces::default() }
+    fn traces() -> OutcomeFiles {
+        OutcomeFiles { run: "r-1".into(), ..OutcomeFiles::default() }
     }
 
     #[test]
@@ -202,9 +202,9 @@ mod tests {
             ended(running.clone(), &traces()),
             "killed after step 30: `ddprun resume r-1` continues it"
         );
-        let held = Traces { holder: Some("pid 7 on a".into()), ..traces() };
+        let held = OutcomeFiles { holder: Some("pid 7 on a".into()), ..traces() };
         assert_eq!(ended(running.clone(), &held), "still running at step 30 (pid 7 on a)");
-        let failed = Traces { failure: Some("failed at step 31".into()), ..traces() };
+        let failed = OutcomeFiles { failure: Some("failed at step 31".into()), ..traces() };
         assert_eq!(ended(running, &failed), "failed at step 31");
         assert_eq!(ended(vec![], &failed), "failed at step 31");
     }
@@ -235,7 +235,7 @@ mod tests {
         let write =
             |name: &str, text: &str| files::write_atomic(&at(name), text.as_bytes()).unwrap();
         write(DESCRIPTION, "{}");
-        assert_eq!(Traces::read(folder.path(), &[]).failure, None);
+        assert_eq!(OutcomeFiles::read(folder.path(), &[]).failure, None);
         let report = r#"{"format":1,"rank":RANK,"pid":1,"host":"a","monotonic":{"secs":1,"nanos":0},
             "time":"2026-11-20T13:25:57Z","phase":"forward","step":12,"exit_code":4,"blame":"BLAME",
             "message":"MESSAGE","causes":[],"place":null,"help":"use a smaller `optimizer.lr`"}"#;
@@ -244,18 +244,22 @@ mod tests {
         };
         write("rank-0.error.json", &report("0", "peer", "rank 1 is gone"));
         write("rank-1.error.json", &report("1", "own", "the loss is not finite"));
-        let of = |events: Vec<Event>| Traces::read(folder.path(), &stamped(events)).failure;
+        let of = |events: Vec<Event>| OutcomeFiles::read(folder.path(), &stamped(events)).failure;
         let start = Event::Started(example_events::started(0));
         let said = "failed at step 12 (forward, exit 4): rank 1: the loss is not finite\n  \
                     do: use a smaller `optimizer.lr`";
         assert_eq!(of(vec![start]).as_deref(), Some(said));
-        assert_eq!(Traces::read(folder.path(), &[]).failed_after, Some(11));
+        assert_eq!(OutcomeFiles::read(folder.path(), &[]).failed_after, Some(11));
         let later = Stamped {
             time: "2026-11-20T13:25:58Z".parse().unwrap(),
             step: 10,
             event: Event::Started(example_events::started(10)),
         };
-        assert_eq!(Traces::read(folder.path(), &[later]).failure, None, "it was started again");
+        assert_eq!(
+            OutcomeFiles::read(folder.path(), &[later]).failure,
+            None,
+            "it was started again"
+        );
         let past = SystemTime::now() - std::time::Duration::from_mins(1);
         for name in ["rank-0.error.json", "rank-1.error.json"] {
             std::fs::File::open(at(name)).unwrap().set_modified(past).unwrap();

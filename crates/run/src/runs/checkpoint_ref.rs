@@ -206,7 +206,7 @@ pub fn choose_checkpoint(
     strict: bool,
 ) -> Result<ChosenCheckpoint, ErrorPage> {
     let found = open_named(word, newest)?;
-    say_passed_over(&found.opened, strict)?;
+    warn_of_skipped(&found.opened, strict)?;
     let ema = found.run.as_ref().and_then(|run| run.plan.ema);
     if let Some(young) = ema.and_then(|ema| ema.young(found.opened.state.updates)) {
         to_stderr(&format!("warning: {young}"));
@@ -215,7 +215,7 @@ pub fn choose_checkpoint(
 }
 
 /// Warns that damaged newer checkpoints were skipped; with `strict`, refuses.
-pub fn say_passed_over(opened: &OpenCheckpoint, strict: bool) -> Result<(), ErrorPage> {
+pub fn warn_of_skipped(opened: &OpenCheckpoint, strict: bool) -> Result<(), ErrorPage> {
     let Some(first) = opened.skipped.first() else { return Ok(()) };
     if strict {
         let page = format!(

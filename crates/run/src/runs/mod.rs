@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 pub use checkpoint_ref::{
     CheckpointRef, ChosenCheckpoint, LINK_TO_LOGS, RUN, choose_checkpoint, has_checkpoint,
-    link_logs, nearest, open, run_of, say_passed_over, split,
+    link_logs, nearest, open, run_of, split, warn_of_skipped,
 };
 pub use compare::{ComparedRun, Comparison, LastAndBest, Rows, distinct_runs};
 pub use config::{Difference, config, differences, leaves};

@@ -18,7 +18,7 @@ use crate::plan::{Plan, TargetColumn, TestTimeAugmentation};
 use crate::record::{DATA, newest_of, to_stderr};
 use crate::runs::StoredRun;
 use crate::session::{
-    ALONE, Prepared, another_model, generate, prepare, source_of, stored_experiment, vocabulary,
+    Prepared, SINGLE_NODE, another_model, generate, prepare, source_of, stored_experiment,
 };
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -65,7 +65,7 @@ pub fn evaluation_of_weights(
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());
     let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
     let changes: Vec<String> = changes.into_iter().chain(ours).collect();
-    let prepared = prepare(experiment, &changes, ALONE, kinds)?;
+    let prepared = prepare(experiment, &changes, SINGLE_NODE, kinds)?;
     generate(&prepared)?;
     // Averages are made in training.
     let mut plan = Plan { ema: None, swa: None, lookahead: None, ..prepared.plan };
@@ -121,7 +121,7 @@ fn changed(
 ) -> Result<Plan, ErrorPage> {
     let (path, text) = stored_experiment(&description.run)?;
     let load = |changes: &[String]| {
-        config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(ErrorPage::from)
+        config::load_text(&path, &text, changes, &kinds.vocabulary()).map_err(ErrorPage::from)
     };
     let before = load(&[])?;
     let mut changes: Vec<String> =
@@ -140,7 +140,7 @@ fn changed(
     let alone = ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
     changes.extend(alone.map(str::to_owned));
     let found = description.plan.data.source.survey.clone();
-    let prepared = Prepared::of(load(&changes)?, ALONE, Some(&found), kinds)?;
+    let prepared = Prepared::of(load(&changes)?, SINGLE_NODE, Some(&found), kinds)?;
     generate(&prepared)?;
     fits(description, &prepared.plan)?;
     Ok(prepared.plan)
@@ -279,7 +279,7 @@ mod tests {
                  1\nbatch_size = 1\n[optimizer]\nlr = 0.1\n"
             );
             let kinds = Kinds::default();
-            let read = config::load_text(Path::new("x.toml"), &text, &[], &vocabulary(&kinds));
+            let read = config::load_text(Path::new("x.toml"), &text, &[], &kinds.vocabulary());
             read.unwrap_or_else(|problems| panic!("{problems}")).experiment.data
         };
         let check = |text: &str, changes: &[&str], expected: &[&str]| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Loss;
 use crate::config::values::{Auto, Interval};
-use crate::config::{self, Loaded, Problems, Vocabulary};
+use crate::config::{self, Loaded, Problems};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::plan::{ComponentFacts, Targets, chosen_loss};
@@ -126,9 +126,4 @@ fn fill(loaded: &mut Loaded, options: Options) {
     let is_open = |key: &String| key == "lora" || !loaded.is_given(&format!("model.{key}"));
     let options: Options = options.into_iter().filter(|(key, _)| is_open(key)).collect();
     loaded.experiment.model.options.extend(options);
-}
-
-/// Names that an experiment may use.
-pub fn vocabulary(kinds: &Kinds) -> Vocabulary {
-    kinds.vocabulary()
 }

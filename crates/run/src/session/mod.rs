@@ -28,16 +28,18 @@ mod costs;
 
 pub use costs::costs;
 pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
-pub use experiment::{complete, follow_target, load, vocabulary};
-pub use nodes::{apart, no_place, read_token};
+pub use experiment::{complete, follow_target, load};
+pub use nodes::{join_page, read_token, rendezvous_page};
 pub use other_file::refuse_other_files;
-pub use prepare::{ALONE, Origin, Prepared, gpus, measure, planned, prepare, source_of, targets};
+pub use prepare::{
+    LaunchOrigin, Prepared, SINGLE_NODE, gpus, make_plan, measure, prepare, source_of, targets,
+};
 pub use pretrained::check_weights;
 pub use request::{RunRequest, new_or_relaunched, run_of_job};
 pub use resume::{Environment, MissingCheckpoints, ResumedRun, refuse_changed_trial, resumed};
 pub use run_folder::{
     OtherData, another_model, generate, new_id, other_data, own_run, refuse_sweep,
-    stored_experiment, unwritable, written,
+    stored_experiment, to_toml, unwritable,
 };
 pub use start::{Never, launch};
 pub use supervise::{Launched, clear, conclude, draw, program};

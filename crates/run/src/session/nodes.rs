@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::ExternalRank;
 use crate::launch::{
     self, FirstOfMachine, JoinError, MpiJoinError, NoRun, NodeConfig, NodeRendezvousError,
     PreparedRun, RendezvousError,
@@ -21,7 +21,7 @@ use crate::user_error::{ErrorPage, ExitCode, UserError};
 
 /// The place of the machine of a rank that another launcher started beside ranks of other machines,
 /// if they may meet.
-pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, ErrorPage> {
+pub(crate) fn launched_place(foreign: &ExternalRank) -> Result<Option<NodeConfig>, ErrorPage> {
     let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
     let (node, nodes, port) = (foreign.node(), foreign.nodes(), endpoint.port);
     let token = read_token(&endpoint.token_file)?;
@@ -48,7 +48,7 @@ pub(crate) fn train(
     let mut owned = None;
     let make = make(request, &mut owned);
     let met = launch::join_nodes(place, plan, &smaller, make, &mut |line| to_stderr(line));
-    let (prepared, mut nodes) = met.map_err(apart)?;
+    let (prepared, mut nodes) = met.map_err(rendezvous_page)?;
     let PreparedRun { plan, folders, resume } = prepared;
     let mut run = owned_or_joined(owned, &folders, request)?;
     run.is_resumed = resume;
@@ -68,46 +68,47 @@ pub(crate) fn train(
 /// The first rank of another launcher on this machine, which meets those of the other machines by
 /// what `request` prepares. Rank 0 makes the run's folders.
 pub(crate) fn train_launched(
-    foreign: &Foreign,
+    foreign: &ExternalRank,
     place: &NodeConfig,
     request: impl FnOnce() -> Result<RunRequest, ErrorPage>,
     kinds: &Kinds,
 ) -> Result<Launched, ErrorPage> {
     let opened = FirstOfMachine::open(foreign);
-    let first = opened.map_err(|error: JoinError<ErrorPage>| no_place(&error))?;
+    let first = opened.map_err(|error: JoinError<ErrorPage>| join_page(&error))?;
     let request = request().inspect_err(|refusal| first.refuse(refusal))?;
     let plan = &request.prepared.plan;
     let mut owned = None;
     let make = make(&request, &mut owned);
-    let met = first.meet(place, plan, make, &mut |line| to_stderr(line)).map_err(apart)?;
+    let met =
+        first.meet(place, plan, make, &mut |line| to_stderr(line)).map_err(rendezvous_page)?;
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &met.prepared.folders, &request);
     let run = run.inspect_err(|refusal| first.refuse(refusal))?;
     let membership = first.welcome(met, to_stderr);
-    let membership = membership.map_err(|error: JoinError<ErrorPage>| no_place(&error))?;
+    let membership = membership.map_err(|error: JoinError<ErrorPage>| join_page(&error))?;
     Ok(take_part(membership, run, kinds))
 }
 
 /// A rank of an MPI launcher, which meets those of all machines by MPI. `request` is planned as if
 /// each rank were on a machine of its own. Rank 0 makes the run's folders.
 pub(crate) fn train_by_mpi(
-    apart: &Foreign,
+    apart: &ExternalRank,
     mut request: RunRequest,
     kinds: &Kinds,
 ) -> Result<Launched, ErrorPage> {
     let timeout = request.prepared.plan.distributed.timeout;
-    let foreign = launch::place_by_mpi(apart, timeout).map_err(apart_by_mpi)?;
+    let foreign = launch::place_by_mpi(apart, timeout).map_err(mpi_join_page)?;
     request.prepared.share_machines(&foreign, kinds)?;
     let mut owned = None;
     let make = make(&request, &mut owned);
     let plan = &request.prepared.plan;
-    let membership = launch::join_by_mpi(&foreign, plan, || make(None)).map_err(apart_by_mpi)?;
+    let membership = launch::join_by_mpi(&foreign, plan, || make(None)).map_err(mpi_join_page)?;
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &membership.rank_plan.run, &request)?;
     Ok(take_part(membership, run, kinds))
 }
 
-fn apart_by_mpi(error: MpiJoinError<ErrorPage>) -> ErrorPage {
+fn mpi_join_page(error: MpiJoinError<ErrorPage>) -> ErrorPage {
     let (code, help) = match &error {
         MpiJoinError::Prepare(_) | MpiJoinError::Thread(_) => (ExitCode::Resource, None),
         MpiJoinError::Start(why) => (ExitCode::Refused, why.help()),
@@ -164,7 +165,7 @@ fn owned_or_joined(
 }
 
 /// The error page for machines that did not meet.
-pub fn apart(error: NodeRendezvousError<ErrorPage>) -> ErrorPage {
+pub fn rendezvous_page(error: NodeRendezvousError<ErrorPage>) -> ErrorPage {
     let (code, help) = match error {
         NodeRendezvousError::Prepare(refusal) => return refusal,
         NodeRendezvousError::Refused(why) if why.exit_code == ExitCode::Ok => {
@@ -192,7 +193,7 @@ pub fn apart(error: NodeRendezvousError<ErrorPage>) -> ErrorPage {
 }
 
 /// The error page for a rank that does not find its group.
-pub fn no_place<E: fmt::Display>(error: &JoinError<E>) -> ErrorPage {
+pub fn join_page<E: fmt::Display>(error: &JoinError<E>) -> ErrorPage {
     let code = match error {
         JoinError::Prepare(_)
         | JoinError::NotARank

@@ -14,7 +14,7 @@ use crate::data::{self, DataSource, SurveyRequest};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::rank_env::{Foreign, mpi_launcher};
+use crate::launch::rank_env::{ExternalRank, mpi_launcher};
 use crate::model;
 use crate::ops;
 use crate::plan::{
@@ -47,7 +47,7 @@ impl Prepared {
     /// data when it began.
     pub fn of(
         loaded: Loaded,
-        origin: Origin<'_>,
+        origin: LaunchOrigin<'_>,
         found: Option<&Options>,
         kinds: &Kinds,
     ) -> Result<Self, ErrorPage> {
@@ -61,7 +61,7 @@ impl Prepared {
     /// known which of them share one.
     pub(crate) fn share_machines(
         &mut self,
-        found: &Foreign,
+        found: &ExternalRank,
         kinds: &Kinds,
     ) -> Result<(), ErrorPage> {
         let (ranks, nodes) = (found.machine().count, found.nodes());
@@ -79,17 +79,23 @@ impl Prepared {
     }
 }
 
-/// The role that this process was started in, and the number of machines.
-pub type Origin<'a> = (&'a Role, u32);
+/// The launch that this process belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchOrigin<'a> {
+    /// The role that this process was started in.
+    pub role: &'a Role,
+    /// Number of machines.
+    pub nodes: u32,
+}
 
 /// A parent on the only machine.
-pub const ALONE: Origin<'static> = (&Role::Parent, 1);
+pub const SINGLE_NODE: LaunchOrigin<'static> = LaunchOrigin { role: &Role::Parent, nodes: 1 };
 
 /// Reads the experiment at `path` with `changes` and decides everything.
 pub fn prepare(
     path: &Path,
     changes: &[String],
-    origin: Origin<'_>,
+    origin: LaunchOrigin<'_>,
     kinds: &Kinds,
 ) -> Result<Prepared, ErrorPage> {
     prepare_new(load(path, changes, kinds)?, origin, kinds)
@@ -99,7 +105,7 @@ pub fn prepare(
 /// starts from.
 pub(crate) fn prepare_new(
     loaded: Loaded,
-    origin: Origin<'_>,
+    origin: LaunchOrigin<'_>,
     kinds: &Kinds,
 ) -> Result<Prepared, ErrorPage> {
     let facts = measure(&loaded, origin, None, kinds)?;
@@ -110,7 +116,7 @@ pub(crate) fn prepare_new(
 
 /// The plan of an experiment on a machine that can run it.
 fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, ErrorPage> {
-    let plan = planned(loaded, facts, kinds)?;
+    let plan = make_plan(loaded, facts, kinds)?;
     collective::check_backend(&kinds.backends, &plan.distributed).map_err(|(backend, why)| {
         ErrorPage::new(ExitCode::Refused, format!("error: {backend} is unavailable: {why}"))
             .help("install it, or use `distributed.backend=shm`")
@@ -119,7 +125,7 @@ fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, ErrorPa
 }
 
 /// The plan of an experiment, whose model must take what its data gives.
-pub fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
+pub fn make_plan(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
     let given = facts.data.source.modality;
     let model = &loaded.experiment.model;
     let chosen = Choice { name: model.name.clone(), options: model.options.clone() };
@@ -144,7 +150,7 @@ pub fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource>, Erro
 /// began, with which it goes on.
 pub fn measure(
     loaded: &Loaded,
-    (role, nodes): Origin<'_>,
+    LaunchOrigin { role, nodes }: LaunchOrigin<'_>,
     found: Option<&Options>,
     kinds: &Kinds,
 ) -> Result<Facts, ErrorPage> {

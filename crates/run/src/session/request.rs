@@ -16,10 +16,10 @@ use crate::plan::{Memory, RunFolders};
 use crate::record::{RESOLVED, newest_of, to_stderr};
 use crate::runs::{RUN, StoredRun};
 use crate::session::experiment::load;
-use crate::session::prepare::{Origin, Prepared, prepare_new};
+use crate::session::prepare::{LaunchOrigin, Prepared, prepare_new};
 use crate::session::resume::{self, Environment, ResumedRun};
 use crate::session::run_folder::{
-    OtherData, OwnedRun, folders_of, open_run, refuse_sweep, unwritable, written,
+    OtherData, OwnedRun, folders_of, open_run, refuse_sweep, to_toml, unwritable,
 };
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -28,7 +28,7 @@ use crate::user_error::{ErrorPage, ExitCode};
 pub fn new_or_relaunched(
     path: &Path,
     changes: &[String],
-    origin: Origin<'_>,
+    origin: LaunchOrigin<'_>,
     kinds: &Kinds,
 ) -> Result<RunRequest, ErrorPage> {
     let loaded = load(path, changes, kinds)?;
@@ -156,7 +156,7 @@ pub(crate) fn write_launches(run: &RunFolders, prepared: &Prepared) -> Result<()
 /// There may be one, but that cannot be known; or it cannot go on here.
 fn relaunched(
     loaded: &Loaded,
-    origin: Origin<'_>,
+    origin: LaunchOrigin<'_>,
     kinds: &Kinds,
 ) -> Result<Option<RunRequest>, ErrorPage> {
     let launches = launch_ids();
@@ -192,8 +192,8 @@ fn relaunched(
 }
 
 /// Prints a line once for all ranks of a launcher.
-fn say((role, _): Origin<'_>, words: &str) {
-    if !matches!(role, Role::Foreign(place) if !place.rank.is_first()) {
+fn say(origin: LaunchOrigin<'_>, words: &str) {
+    if !matches!(origin.role, Role::Foreign(place) if !place.rank.is_first()) {
         to_stderr(words);
     }
 }
@@ -252,7 +252,7 @@ fn experiment_hash(loaded: &Loaded) -> Result<String, ErrorPage> {
         // The best checkpoint of the other run may be another one by now.
         experiment.model.pretrained = Some(PathBuf::from(word));
     }
-    Ok(blake3::hash(written(&experiment)?.as_bytes()).to_hex().to_string())
+    Ok(blake3::hash(to_toml(&experiment)?.as_bytes()).to_hex().to_string())
 }
 
 /// The launches of all runs below `logs`, by their folders, oldest first. Files that cannot be

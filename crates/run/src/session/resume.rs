@@ -13,8 +13,8 @@ use crate::plan::{Bf16Instructions, Plan, Precision, RunFolders, format_number};
 use crate::record::{
     self, EPOCHS, EVENTS, HISTORY, METRICS, RESOLVED, Stamped, newest_of, to_stderr,
 };
-use crate::runs::{StoredRun, say_passed_over};
-use crate::session::prepare::{Origin, Prepared};
+use crate::runs::{StoredRun, warn_of_skipped};
+use crate::session::prepare::{LaunchOrigin, Prepared};
 use crate::session::run_folder::{
     OtherData, OwnedRun, own_run, refuse_checkpoints_of_others, stored_experiment, unwritable_run,
 };
@@ -68,7 +68,7 @@ impl ResumedRun {
         if self.strict {
             // If none is intact, the ranks report the damage.
             let newest = checkpoint::newest(&self.folders.checkpoints).ok();
-            newest.map_or(Ok(()), |newest| say_passed_over(&newest, true))?;
+            newest.map_or(Ok(()), |newest| warn_of_skipped(&newest, true))?;
         }
         let begins_anew = self.begins_anew(prepared.plan.length.total_steps)?;
         let mut run = own_run(self.folders.clone(), prepared, self.data)?;
@@ -214,7 +214,7 @@ pub fn resumed(
     description: &StoredRun,
     changes: &[String],
     environment: Environment,
-    origin: Origin<'_>,
+    origin: LaunchOrigin<'_>,
     kinds: &Kinds,
 ) -> Result<Prepared, ErrorPage> {
     let (path, text) = stored_experiment(&description.run)?;

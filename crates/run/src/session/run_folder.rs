@@ -205,7 +205,7 @@ fn begin<'a>(
     generate(prepared)?;
     let data = Fingerprint::of(&prepared.facts.data, prepared.source.as_ref())?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
-    let resolved = written(&plan.pin(prepared.loaded.experiment.clone()))?;
+    let resolved = to_toml(&plan.pin(prepared.loaded.experiment.clone()))?;
     let start = Start { source, resolved, plan, data };
     compare_data(folders, &start, other)?;
     Ok(start)
@@ -218,7 +218,7 @@ pub fn generate(prepared: &Prepared) -> Result<(), ErrorPage> {
 }
 
 /// An experiment as the text of its file.
-pub fn written(experiment: &Experiment) -> Result<String, ErrorPage> {
+pub fn to_toml(experiment: &Experiment) -> Result<String, ErrorPage> {
     config::resolved(experiment).map_err(|error| ErrorPage::of(ExitCode::Bug, &error))
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::config::values::Auto;
 use crate::kinds::Kinds;
-use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, NodeConfig, NotPrepared, RankWait, Role};
+use crate::launch::rank_env::{ExternalRank, mpi_launcher};
+use crate::launch::{self, JoinError, NodeConfig, PrepareError, RankWait, Role};
 use crate::plan::MpiFacts;
 use crate::record::to_stderr;
-use crate::session::nodes::{self, no_place};
-use crate::session::prepare::{Origin, Prepared};
+use crate::session::nodes::{self, join_page};
+use crate::session::prepare::{LaunchOrigin, Prepared};
 use crate::session::request::RunRequest;
 use crate::session::run_folder::OwnedRun;
 use crate::session::supervise::{Launched, take_part, watch};
@@ -24,19 +24,23 @@ use crate::user_error::{ErrorPage, ExitCode};
 pub fn launch(
     place: Option<NodeConfig>,
     role: &Role,
-    make: impl FnOnce(Origin<'_>) -> Result<RunRequest, ErrorPage>,
+    make: impl FnOnce(LaunchOrigin<'_>) -> Result<RunRequest, ErrorPage>,
     timeout: &dyn Fn() -> Option<Duration>,
     kinds: &Kinds,
 ) -> Result<Launched, ErrorPage> {
     match (role, place) {
         (Role::Foreign(launched), None) => match nodes::launched_place(launched)? {
-            Some(place) if launched.is_first_of_machine() => {
-                nodes::train_launched(launched, &place, || make((role, place.nodes)), kinds)
-            }
+            Some(place) if launched.is_first_of_machine() => nodes::train_launched(
+                launched,
+                &place,
+                || make(LaunchOrigin { role, nodes: place.nodes }),
+                kinds,
+            ),
             None if launched.world != launched.local_world && mpi_launcher().is_some() => {
                 // Which ranks share a machine is found out by MPI, once a plan uses it.
                 let apart = launched.apart();
-                let request = make((&Role::Foreign(apart.clone()), apart.nodes()))?;
+                let role = Role::Foreign(apart.clone());
+                let request = make(LaunchOrigin { role: &role, nodes: apart.nodes() })?;
                 if request.prepared.plan.distributed.meets_by_mpi() {
                     nodes::train_by_mpi(&apart, request, kinds)
                 } else {
@@ -52,7 +56,7 @@ pub fn launch(
             Err(ErrorPage::new(ExitCode::Refused, page))
         }
         (_, Some(place)) => {
-            let request = make((role, place.nodes))?;
+            let request = make(LaunchOrigin { role, nodes: place.nodes })?;
             if let Some(shards) = shards_of_world(&request.prepared).filter(|_| place.node == 0) {
                 let world = request.prepared.plan.distributed.world_size.get();
                 to_stderr(&format!("{} in all: {shards}", counted(world.into(), "rank")));
@@ -60,7 +64,7 @@ pub fn launch(
             nodes::train(&place, &request, kinds)
         }
         (_, None) => {
-            let request = make((role, 1))?;
+            let request = make(LaunchOrigin { role, nodes: 1 })?;
             let run = request.open(None)?;
             let smaller = request.prepared.smaller(kinds)?;
             let Prepared { plan, source, .. } = request.prepared;
@@ -72,8 +76,8 @@ pub fn launch(
 }
 
 /// Ranks on several machines whose plan does not use MPI, and which were given no token.
-fn several_machines(launched: &Foreign, request: &RunRequest) -> ErrorPage {
-    let Foreign { world, local_world, .. } = *launched;
+fn several_machines(launched: &ExternalRank, request: &RunRequest) -> ErrorPage {
+    let ExternalRank { world, local_world, .. } = *launched;
     let error = JoinError::<Never>::SeveralMachines { world, local_world };
     let why = match &request.prepared.facts.mpi {
         Some(MpiFacts::Unusable { why, .. }) => format!("\n  why: {why}"),
@@ -91,13 +95,13 @@ impl fmt::Display for Never {
     }
 }
 
-impl NotPrepared for Never {}
+impl PrepareError for Never {}
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(
-    make: impl FnOnce(Origin<'_>) -> Result<RunRequest, ErrorPage>,
+    make: impl FnOnce(LaunchOrigin<'_>) -> Result<RunRequest, ErrorPage>,
     role: &Role,
-    place: &Foreign,
+    place: &ExternalRank,
     timeout: &dyn Fn() -> Option<Duration>,
     kinds: &Kinds,
 ) -> Result<Launched, ErrorPage> {
@@ -108,21 +112,21 @@ fn foreign(
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
     let joined = launch::join_within(role, wait, || {
-        let request = make((role, 1))?;
+        let request = make(LaunchOrigin { role, nodes: 1 })?;
         say_overridden(place, &request.prepared);
         let run = owned.insert(request.open(None)?);
         Ok::<_, ErrorPage>(run.for_ranks(request.prepared.plan))
     });
     let membership = match joined {
         Err(JoinError::Prepare(refusal)) => return Err(refusal),
-        joined => joined.map_err(|error| no_place(&error))?,
+        joined => joined.map_err(|error| join_page(&error))?,
     };
     let run = owned.unwrap_or_else(|| OwnedRun::of_another(membership.rank_plan.run.clone()));
     Ok(take_part(membership, run, kinds))
 }
 
 /// Prints that the launcher's number of ranks counts, and not the experiment's.
-fn say_overridden(place: &Foreign, prepared: &Prepared) {
+fn say_overridden(place: &ExternalRank, prepared: &Prepared) {
     let (devices, world) = (&prepared.loaded.experiment.distributed.devices, place.world.get());
     if let Some(devices) = devices.count().filter(|devices| *devices != world) {
         let ranks = counted(world.into(), "rank");

@@ -9,9 +9,9 @@ use crate::checkpoint;
 use crate::config::kind::Kind;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::{self, Console, Membership, Nodes, Note, Program, Start, Stop};
+use crate::launch::{self, Console, LauncherEvent, Membership, Nodes, Program, Start, Stop};
 use crate::plan::{Plan, RunFolders};
-use crate::record::{Curves, JsonStream, complain, is_json, screen, to_stderr};
+use crate::record::{Curves, JsonStream, is_json, print_error, screen, to_stderr};
 use crate::report;
 use crate::session::run_folder::OwnedRun;
 use crate::units::Rank;
@@ -54,8 +54,8 @@ pub(crate) fn watch(
     let stream = JsonStream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
-    let mut hear = |note: Note| match (note, &stream) {
-        (Note::Recorded(event), Some(stream)) => stream.event(event, None),
+    let mut hear = |note: LauncherEvent| match (note, &stream) {
+        (LauncherEvent::Recorded(event), Some(stream)) => stream.event(event, None),
         (note, _) => announce(&note, stream.as_ref()),
     };
     let ended = match nodes.as_deref_mut() {
@@ -127,7 +127,7 @@ pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
     }?;
     if code == ExitCode::Expectation {
         let page = "error: a metric missed its `[expect]` value (exit code 9)";
-        complain(&ErrorPage::new(code, page));
+        print_error(&ErrorPage::new(code, page));
     }
     Ok(code)
 }
@@ -146,7 +146,7 @@ fn say_failure(rank: Rank, outcome: &worker::Outcome) {
     if let Some(failure) = &outcome.failure {
         let help = failure.help.as_ref().map_or(String::new(), |help| format!("\n  do: {help}"));
         let page = format!("error: rank {rank}: {}{help}", failure.message);
-        complain(&ErrorPage::new(outcome.code, page));
+        print_error(&ErrorPage::new(outcome.code, page));
     }
 }
 
@@ -158,7 +158,7 @@ pub fn clear(folders: &RunFolders) {
 }
 
 /// Prints notes of the parent that no rank can print.
-fn announce(note: &Note, stream: Option<&JsonStream>) {
+fn announce(note: &LauncherEvent, stream: Option<&JsonStream>) {
     let Some(words) = words(note) else { return };
     if let Some(stream) = stream {
         stream.say("note", json!({ "message": words }));
@@ -166,17 +166,17 @@ fn announce(note: &Note, stream: Option<&JsonStream>) {
     to_stderr(&words);
 }
 
-fn words(note: &Note) -> Option<String> {
+fn words(note: &LauncherEvent) -> Option<String> {
     Some(match note {
-        Note::Stopped { rank, pid } => {
+        LauncherEvent::Stopped { rank, pid } => {
             format!("warning: rank {rank} (pid {pid}) is stopped; the others wait for it")
         }
-        Note::Continued { rank, .. } => format!("rank {rank} is running again"),
-        Note::Stopping { stop: Stop::Abandon } => {
+        LauncherEvent::Continued { rank, .. } => format!("rank {rank} is running again"),
+        LauncherEvent::Stopping { stop: Stop::Abandon } => {
             "stopping at the end of this step, without saving ...".to_owned()
         }
-        Note::Stopping { .. } => "stopping at the end of this step ...".to_owned(),
-        Note::Restarting { attempt, of, wait, cause } => {
+        LauncherEvent::Stopping { .. } => "stopping at the end of this step ...".to_owned(),
+        LauncherEvent::Restarting { attempt, of, wait, cause } => {
             let wait = match wait.as_secs() {
                 0 => String::new(),
                 seconds => format!(" in {seconds} s"),
@@ -184,8 +184,8 @@ fn words(note: &Note) -> Option<String> {
             let cause = failed(cause.rank, &cause.message);
             format!("restart {attempt} of {of}{wait}, from the newest checkpoint: {cause}")
         }
-        Note::Rendezvous { words } => words.clone(),
-        Note::Shrunk { size, cause } => {
+        LauncherEvent::Rendezvous { words } => words.clone(),
+        LauncherEvent::Shrunk { size, cause } => {
             let samples = if size.get() == 1 { "sample" } else { "samples" };
             format!(
                 "continuing from the newest checkpoint with micro-batches of {size} {samples} and \
@@ -193,14 +193,16 @@ fn words(note: &Note) -> Option<String> {
                 cause.message
             )
         }
-        Note::Resized { from, to, cause } => {
+        LauncherEvent::Resized { from, to, cause } => {
             let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
                 failed(cause.rank, &cause.message)
             });
             let sizes = launch::describe_resize(*to, *from);
             format!("{sizes}, from the newest checkpoint: {why}")
         }
-        Note::Started { .. } | Note::Progress { .. } | Note::Recorded(_) => return None,
+        LauncherEvent::Started { .. }
+        | LauncherEvent::Progress { .. }
+        | LauncherEvent::Recorded(_) => return None,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::session::{follow_target, refuse_other_files, vocabulary};
+use crate::session::{follow_target, refuse_other_files};
 use crate::sweep;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -37,7 +37,7 @@ pub fn load_sweep(
     kinds: &Kinds,
 ) -> Result<(Sweep, Loaded), ErrorPage> {
     refuse_other_files(path)?;
-    let vocabulary = vocabulary(kinds);
+    let vocabulary = kinds.vocabulary();
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary)?;
     let text = files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();

@@ -8,13 +8,13 @@ use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
 use crate::kinds::Kinds;
-use crate::launch::{self, Console, Note, Program, Start};
+use crate::launch::{self, Console, LauncherEvent, Program, Start};
 use crate::plan::{Facts, RunFolders, Targets};
 use crate::record::JsonStream;
 use crate::session::sweep_weights::SweepWeights;
 use crate::session::{
-    ALONE, OtherData, Prepared, check_weights, clear, complete, draw, measure, other_data, own_run,
-    planned, program, source_of, targets, vocabulary,
+    OtherData, Prepared, SINGLE_NODE, check_weights, clear, complete, draw, make_plan, measure,
+    other_data, own_run, program, source_of, targets,
 };
 use crate::sweep::{self, Cause, Job, Length, Outcome, Trainer};
 use crate::units::Rank;
@@ -112,7 +112,7 @@ impl<'a> TrialRunner<'a> {
             return Ok(());
         }
         // Whatever else is wrong is that of a trial.
-        let planned = self.facts(base, cores).map(|facts| planned(base, &facts, self.kinds));
+        let planned = self.facts(base, cores).map(|facts| make_plan(base, &facts, self.kinds));
         let Ok(Err(problems)) = planned else { return Ok(()) };
         let found = problems.iter().find(|problem| problem.key() == "checkpoint.monitor");
         found.map_or(Ok(()), |problem| Err(problem.clone()))
@@ -127,14 +127,14 @@ impl<'a> TrialRunner<'a> {
         gpus: Option<&[usize]>,
     ) -> Result<Prepared, String> {
         let mut loaded =
-            config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
+            config::load(self.base, changes, &self.kinds.vocabulary()).map_err(in_words)?;
         let completed = self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds));
         completed.map_err(|refusal| without_mark(&refusal))?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| without_mark(&refusal))?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
-        let plan = planned(&loaded, &facts, self.kinds).map_err(in_words)?;
+        let plan = make_plan(&loaded, &facts, self.kinds).map_err(in_words)?;
         let source = source_of(&plan, self.kinds).map_err(|refusal| without_mark(&refusal))?;
         Ok(Prepared { loaded, plan, facts, source })
     }
@@ -153,7 +153,7 @@ impl<'a> TrialRunner<'a> {
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });
         }
-        let facts = measure(loaded, ALONE, None, self.kinds)?;
+        let facts = measure(loaded, SINGLE_NODE, None, self.kinds)?;
         surveyed.push((key, facts.clone()));
         Ok(Facts { cores, ..facts })
     }
@@ -192,9 +192,9 @@ impl<'a> TrialRunner<'a> {
             smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
         };
-        let mut on_note = |note: Note| match note {
-            Note::Progress { rank: Rank(0), step, .. } => on_step(step),
-            Note::Recorded(event) => {
+        let mut on_note = |note: LauncherEvent| match note {
+            LauncherEvent::Progress { rank: Rank(0), step, .. } => on_step(step),
+            LauncherEvent::Recorded(event) => {
                 if let Some(stream) = &self.stream {
                     stream.event(event, Some(&run.folders.id));
                 }

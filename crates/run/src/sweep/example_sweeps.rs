@@ -11,10 +11,10 @@ use crate::config::sweep::{Domain, Parameter, Search, Sweep};
 use crate::config::values::Auto;
 use crate::config::{Loaded, Vocabulary, load_text};
 use crate::record::Screen;
-use crate::sweep::journal::Subject;
+use crate::sweep::journal::SweepSpec;
 use crate::sweep::method::Methods;
 use crate::sweep::pruner::Pruners;
-use crate::sweep::request::{Machine, Order};
+use crate::sweep::request::{Machine, SweepRequest};
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// A search without parameters.
@@ -34,8 +34,8 @@ pub(crate) fn search(method: &str) -> Search {
 }
 
 /// Four trials for the highest accuracy.
-pub(crate) fn subject() -> Subject {
-    Subject {
+pub(crate) fn subject() -> SweepSpec {
+    SweepSpec {
         name: "s".into(),
         base: "b.toml".into(),
         metric: "val/accuracy".into(),
@@ -103,11 +103,11 @@ impl SweepFixture {
         Self { folder, sweep, base, methods, pruners }
     }
 
-    pub(crate) fn order(&self) -> Order<'_> {
+    pub(crate) fn order(&self) -> SweepRequest<'_> {
         self.order_on(Machine { cores: 8, gpus: 0 })
     }
 
-    pub(crate) fn order_on(&self, machine: Machine) -> Order<'_> {
+    pub(crate) fn order_on(&self, machine: Machine) -> SweepRequest<'_> {
         let sweep = &self.sweep;
         let base = &self.base;
         let methods = &self.methods;
@@ -115,6 +115,6 @@ impl SweepFixture {
         let extend = false;
         let retry_failed = false;
         let screen = Screen::Silent;
-        Order { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
+        SweepRequest { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
     }
 }

@@ -12,7 +12,7 @@ use crate::plan::RunFolders;
 use crate::record;
 use crate::sweep::Error;
 use crate::sweep::journal::NAME;
-use crate::sweep::request::Order;
+use crate::sweep::request::SweepRequest;
 use crate::sweep::trial::{self, State, Trial, is_trial};
 
 /// Returns true for the folder of a sweep or of a learning-rate range test, which has no journal.
@@ -40,7 +40,7 @@ pub(super) fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
 }
 
 /// Removes leftovers of an interrupted sweep's trials before any of them runs.
-pub(super) fn clear(order: &Order<'_>, trials: &[Trial]) {
+pub(super) fn clear(order: &SweepRequest<'_>, trials: &[Trial]) {
     clear_folder(&order.base.experiment.checkpoint.dir.join(&order.sweep.name));
     for trial in trials {
         let folders = order.folders(trial.number);

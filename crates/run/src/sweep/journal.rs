@@ -50,7 +50,7 @@ const FREE: [&str; 8] = [
 
 /// The search of a sweep and the experiment that its trials change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Subject {
+pub struct SweepSpec {
     /// Name of the sweep.
     pub name: String,
     /// The experiment that all trials change.
@@ -77,11 +77,11 @@ enum Record {
         format: u32,
         ddprun: String,
         #[serde(flatten)]
-        subject: Subject,
+        subject: SweepSpec,
     },
     Extended {
         #[serde(flatten)]
-        subject: Subject,
+        subject: SweepSpec,
         /// The worker that requested it while another one led.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<String>,
@@ -131,9 +131,9 @@ struct Line {
 
 /// The contents of a journal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Story {
+pub struct JournalState {
     /// The search, as last extended.
-    pub subject: Subject,
+    pub subject: SweepSpec,
     /// Trials by number.
     pub trials: Vec<Trial>,
     /// When it was opened.
@@ -145,7 +145,7 @@ pub struct Story {
 /// The open journal.
 pub(crate) struct Journal(LineFile);
 
-impl Subject {
+impl SweepSpec {
     /// The subject of `search` with this number of trials over `base`.
     pub fn new(name: &str, search: &Search, trials: usize, base: &Loaded) -> Self {
         let is_free = |key: &str| FREE.iter().any(|free| key.starts_with(free));
@@ -237,7 +237,7 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 /// Reads the journal of the sweep in `folder`; `None` if there is none.
-pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
+pub fn read(folder: &Path) -> Result<Option<JournalState>, Error> {
     let path = folder.join(NAME);
     let bytes = match files::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -261,7 +261,7 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
 /// State while a journal is read.
 #[derive(Default)]
 struct Replay {
-    story: Option<Story>,
+    story: Option<JournalState>,
     /// Index of each trial.
     places: HashMap<u32, usize>,
 }
@@ -271,7 +271,7 @@ impl Replay {
         let Some(story) = &mut self.story else {
             if let Record::Opened { subject, .. } = record {
                 let (trials, extended_by) = Default::default();
-                self.story = Some(Story { subject, trials, opened: time, extended_by });
+                self.story = Some(JournalState { subject, trials, opened: time, extended_by });
             }
             return;
         };
@@ -311,7 +311,7 @@ impl Replay {
 }
 
 fn trial_of<'a>(
-    story: &'a mut Story,
+    story: &'a mut JournalState,
     places: &HashMap<u32, usize>,
     number: u32,
 ) -> Option<&'a mut Trial> {
@@ -325,14 +325,14 @@ impl Journal {
     }
 
     /// The first line.
-    pub(crate) fn opened(&mut self, subject: &Subject) -> Result<(), Error> {
+    pub(crate) fn opened(&mut self, subject: &SweepSpec) -> Result<(), Error> {
         let format = FORMAT;
         let ddprun = env!("CARGO_PKG_VERSION").to_owned();
         self.write(Record::Opened { format, ddprun, subject: subject.clone() })
     }
 
     /// Another search from here on, or another number of trials.
-    pub(crate) fn extended(&mut self, subject: &Subject, by: Option<&str>) -> Result<(), Error> {
+    pub(crate) fn extended(&mut self, subject: &SweepSpec, by: Option<&str>) -> Result<(), Error> {
         self.write(Record::Extended { subject: subject.clone(), by: by.map(str::to_owned) })
     }
 
@@ -383,8 +383,8 @@ mod tests {
     use super::*;
     use crate::sweep::example_sweeps::{search, trial};
 
-    fn subject() -> Subject {
-        Subject {
+    fn subject() -> SweepSpec {
+        SweepSpec {
             name: "s".into(),
             base: "b.toml".into(),
             metric: "val/loss".into(),
@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    fn written(folder: &Path) -> Story {
+    fn written(folder: &Path) -> JournalState {
         let mut journal = Journal::open(folder).unwrap();
         journal.opened(&subject()).unwrap();
         let values = vec![("z".to_owned(), json!(0.1)), ("a".to_owned(), json!("sgd"))];

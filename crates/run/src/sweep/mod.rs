@@ -48,7 +48,7 @@ use std::path::PathBuf;
 
 pub use folder::{is_of_sweep, refuse_runs};
 pub use importance::importance;
-pub use journal::{NAME as JOURNAL, Story, Subject, read};
+pub use journal::{JournalState, NAME as JOURNAL, SweepSpec, read};
 pub use method::{
     Grid, List, LrRange, Method, MethodFamily, Methods, ProposalRequest, Random, Tpe, points,
 };
@@ -60,7 +60,7 @@ pub use range_test::{
 };
 pub use ranking::{Ranking, best};
 pub(crate) use repeats::reached;
-pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer, visible_gpus};
+pub use request::{Cause, Job, Machine, Outcome, SweepEnd, SweepRequest, Trainer, visible_gpus};
 pub use results::{BEST, CSV, JSON, summary};
 pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};

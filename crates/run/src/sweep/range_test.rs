@@ -24,7 +24,7 @@ use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::chart::{BLUE, Entry, Frame, GREY, ORANGE, Scale, legend, line};
 use crate::sweep::folder::{prepared_folder, refuse_runs};
 use crate::sweep::method::LrRange;
-use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
+use crate::sweep::request::{Cause, Job, Outcome, SweepEnd, SweepRequest, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::{Error, journal};
 use crate::transport::Waker;
@@ -94,10 +94,10 @@ pub(crate) fn changes(range: &LrRange) -> Vec<String> {
 /// Runs the test and writes `lr_range.csv`, `sweep.json`, `lr_range.png` and `best.toml`, the base
 /// with the rate that it suggests. A test is short: one that was interrupted begins again.
 pub fn run(
-    order: &Order<'_>,
+    order: &SweepRequest<'_>,
     range: &LrRange,
     trainer: &dyn Trainer,
-) -> Result<(Ended, Option<RangeTestResult>), Error> {
+) -> Result<(SweepEnd, Option<RangeTestResult>), Error> {
     let mut all = order.sweep.changes.clone();
     all.extend(changes(range));
     all.push(format!("distributed.devices={}", order.sweep.search.devices_per_trial));
@@ -123,7 +123,7 @@ pub fn run(
     trainer.report(&job);
     match outcome {
         Outcome::Stopped | Outcome::Lost => {
-            return Ok((Ended::Stopped { interrupted }, None));
+            return Ok((SweepEnd::Stopped { interrupted }, None));
         }
         // A rate at which the loss explodes is what the test looks for.
         Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
@@ -131,7 +131,7 @@ pub fn run(
     }
     let result = find(&steps(&events, range)?);
     write_results(order, &folder, &result)?;
-    Ok((Ended::Done { failed: 0 }, Some(result)))
+    Ok((SweepEnd::Done { failed: 0 }, Some(result)))
 }
 
 /// Trains the test. Returns the outcome, and true if Ctrl-C came meanwhile.
@@ -224,7 +224,11 @@ pub fn find(steps: &[(f64, f64)]) -> RangeTestResult {
     RangeTestResult { suggested: steepest, tenth_of_minimum: tenth, points }
 }
 
-fn write_results(order: &Order<'_>, folder: &Path, result: &RangeTestResult) -> Result<(), Error> {
+fn write_results(
+    order: &SweepRequest<'_>,
+    folder: &Path,
+    result: &RangeTestResult,
+) -> Result<(), Error> {
     let row = |point: &Point| format!("{},{},{}\n", point.lr, point.loss, point.smooth);
     let rows: String = result.points.iter().map(row).collect();
     files::write_atomic(&folder.join(CURVE), format!("{COLUMNS}{rows}").as_bytes())?;

@@ -145,7 +145,7 @@ impl Machine {
 
 /// Everything needed to run a sweep.
 #[derive(Clone, Copy)]
-pub struct Order<'a> {
+pub struct SweepRequest<'a> {
     pub sweep: &'a Sweep,
     /// The experiment that all trials change.
     pub base: &'a Loaded,
@@ -163,7 +163,7 @@ pub struct Order<'a> {
 
 /// End of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum SweepEnd {
     /// All trials have ended.
     Done {
         /// Number of failed trials.
@@ -180,7 +180,7 @@ pub enum Ended {
     Extended,
 }
 
-impl Order<'_> {
+impl SweepRequest<'_> {
     /// The folder of the sweep: journal, table, pictures, and a folder for each trial.
     pub fn folder(&self) -> PathBuf {
         self.base.experiment.logging.dir.join(&self.sweep.name)

@@ -8,7 +8,7 @@ use crate::config::sweep::{Parameter, Search, value_of};
 use crate::files;
 use crate::record::{RESOLVED, newest_of};
 use crate::sweep::importance::importance;
-use crate::sweep::journal::Subject;
+use crate::sweep::journal::SweepSpec;
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::{Error, pictures, repeats};
@@ -26,7 +26,7 @@ const FORMAT: u32 = 1;
 /// trial is finished.
 pub(crate) fn write(
     folder: &Path,
-    subject: &Subject,
+    subject: &SweepSpec,
     search: &Search,
     ranking: &Ranking,
     trials: &[Trial],
@@ -60,7 +60,7 @@ fn names(search: &Search) -> Vec<String> {
 /// `best.toml`: what the best trial ran, under a line that says so.
 fn write_best(
     folder: &Path,
-    subject: &Subject,
+    subject: &SweepSpec,
     trials: &[Trial],
     best: &Trial,
 ) -> Result<(), Error> {
@@ -101,7 +101,7 @@ pub(super) fn word(state: State) -> &'static str {
 }
 
 /// One row per trial, best first; numbers as they are, to be read by programs.
-fn csv(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
+fn csv(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> String {
     let keys = keys(trials);
     let head =
         ["rank", "trial", "state", &subject.metric, "step", "last_step", "epochs", "seconds"];
@@ -144,7 +144,7 @@ fn quoted(cell: &str) -> String {
 }
 
 /// Everything that is known, for programs.
-pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value {
+pub fn summary(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> Value {
     let one = |trial: &Trial| {
         let best = trial.best(subject.goal);
         let reports: Vec<Value> =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::files::lock_holder;
 use crate::record::text::wrapped;
-use crate::sweep::journal::{self, Story};
+use crate::sweep::journal::{self, JournalState};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
 use crate::sweep::repeats::reached;
@@ -19,7 +19,7 @@ use crate::terminal::counted;
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The journal, with the reports of running trials up to now.
-    pub story: Story,
+    pub story: JournalState,
     /// The process that runs it; `None` if none does.
     pub holder: Option<String>,
     /// Number of live workers, if machines share it.
@@ -44,7 +44,7 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
 
 impl Status {
     /// The status of the sweep in `folder` with this journal.
-    pub fn of(story: Story, folder: &Path) -> Self {
+    pub fn of(story: JournalState, folder: &Path) -> Self {
         Self { story, holder: lock_holder(folder), workers: workers::count(folder) }
     }
 
@@ -55,7 +55,7 @@ impl Status {
 
     /// The page for the terminal.
     pub fn page(&self, pruners: &Pruners) -> String {
-        let Story { subject, trials, opened, .. } = &self.story;
+        let JournalState { subject, trials, opened, .. } = &self.story;
         let count = |state: State| trials.iter().filter(|trial| trial.state == state).count();
         let states = [
             (count(State::Finished), "finished"),

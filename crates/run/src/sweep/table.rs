@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::config::sweep::value_of;
 use crate::record::text::{duration, hyperparameter, metric, short, wrapped};
-use crate::sweep::journal::{Story, Subject};
+use crate::sweep::journal::{JournalState, SweepSpec};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::{Repeats, over, repeats};
 use crate::sweep::results::{CSV, keys, word};
@@ -20,7 +20,7 @@ const NAMES: usize = 2;
 
 /// The best trials, their values with four digits; below them why others failed.
 pub fn table(status: &Status, ranking: &Ranking) -> String {
-    let Story { subject, trials, .. } = &status.story;
+    let JournalState { subject, trials, .. } = &status.story;
     if trials.is_empty() {
         return String::new();
     }
@@ -68,7 +68,7 @@ fn time_of(trial: &Trial) -> Option<String> {
 }
 
 /// Mean and spread of what trials reached that differ in their fold or seed alone.
-fn repeated(subject: &Subject, trials: &[Trial]) -> String {
+fn repeated(subject: &SweepSpec, trials: &[Trial]) -> String {
     let found = repeats(trials, subject.goal);
     let Some(first) = found.first() else { return String::new() };
     let head = ["mean", "sd", "trials"].map(str::to_owned).into_iter();
@@ -136,8 +136,12 @@ mod tests {
     fn table_of(trials: &[Trial]) -> String {
         let (subject, trials) = (subject(), trials.to_vec());
         let ranking = Ranking::plain(subject.goal);
-        let story =
-            Story { subject, trials, opened: Timestamp::UNIX_EPOCH, extended_by: BTreeSet::new() };
+        let story = JournalState {
+            subject,
+            trials,
+            opened: Timestamp::UNIX_EPOCH,
+            extended_by: BTreeSet::new(),
+        };
         table(&Status { story, holder: None, workers: 0 }, &ranking)
     }
 

@@ -13,10 +13,10 @@ use crate::config::sweep::{Sweep, Values, change_of};
 use crate::files::{self, RunLock};
 use crate::record::Screen;
 use crate::sweep::folder::{clear, prepared_folder, refuse_runs};
-use crate::sweep::journal::{self, Journal, Story, Subject};
+use crate::sweep::journal::{self, Journal, JournalState, SweepSpec};
 use crate::sweep::method::{Method, points};
 use crate::sweep::repeats::{Repeated, is_repeat};
-use crate::sweep::request::{Ended, Order, Trainer};
+use crate::sweep::request::{SweepEnd, SweepRequest, Trainer};
 use crate::sweep::sampler::{BaseValues, Tried, all_points};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
@@ -30,16 +30,19 @@ use crate::terminal::counted;
 ///
 /// The folder holds another sweep or other runs, trials cannot be run (all before anything is
 /// touched), or the folder cannot be written.
-pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
+pub fn run(
+    order: SweepRequest<'_>,
+    trainer: &dyn Trainer,
+) -> Result<(SweepEnd, JournalState), Error> {
     run_for(order, trainer, None)
 }
 
 /// Like [`run`], on request of the worker `asked_by` of a shared sweep, if given.
 pub(super) fn run_for(
-    order: Order<'_>,
+    order: SweepRequest<'_>,
     trainer: &dyn Trainer,
     asked_by: Option<&str>,
-) -> Result<(Ended, Story), Error> {
+) -> Result<(SweepEnd, JournalState), Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
@@ -68,22 +71,22 @@ pub(super) fn run_for(
     let ended = session.run(&mut journal)?;
     let trials = session.trials;
     let ranking = session.ranking;
-    if ended != Ended::Extended {
+    if ended != SweepEnd::Extended {
         results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
     }
     let (opened, extended_by) = story.map_or_else(
         || (jiff::Timestamp::now(), BTreeSet::new()),
         |it| (it.opened, it.extended_by),
     );
-    Ok((ended, Story { subject, trials, opened, extended_by }))
+    Ok((ended, JournalState { subject, trials, opened, extended_by }))
 }
 
 /// Prepares a sweep to continue from the contents of its folder. Nothing is written.
 fn checked_session<'a>(
-    order: Order<'a>,
+    order: SweepRequest<'a>,
     trainer: &'a dyn Trainer,
-    story: Option<&Story>,
-) -> Result<(Session<'a>, Subject), Error> {
+    story: Option<&JournalState>,
+) -> Result<(Session<'a>, SweepSpec), Error> {
     let folder = order.folder();
     let base = order.base_values();
     let method = order.method()?;
@@ -120,29 +123,29 @@ fn checked_session<'a>(
 /// Returns true if the order asks for more than the sweep of `story` has: more trials, or with
 /// `--extend` another search. Fails if that cannot be run.
 pub(super) fn extends(
-    order: Order<'_>,
+    order: SweepRequest<'_>,
     trainer: &dyn Trainer,
-    story: &Story,
+    story: &JournalState,
 ) -> Result<bool, Error> {
     let subject = subject_of(&order, &story.trials)?;
     is_same_sweep(&order.folder(), &subject, Some(&story.subject), order.extend)?;
     let (open, _) = subject.changes(&story.subject);
     let is_more = !open.is_empty() || subject.trials > story.subject.trials;
     if is_more {
-        checked_session(Order { screen: Screen::Silent, ..order }, trainer, Some(story))?;
+        checked_session(SweepRequest { screen: Screen::Silent, ..order }, trainer, Some(story))?;
     }
     Ok(is_more)
 }
 
 /// The subject of the order's sweep after these trials.
-fn subject_of(order: &Order<'_>, trials: &[Trial]) -> Result<Subject, Error> {
+fn subject_of(order: &SweepRequest<'_>, trials: &[Trial]) -> Result<SweepSpec, Error> {
     let base = order.base_values();
     let points = known_points(order, order.method()?.as_ref(), &base)?;
     Ok(subject(order, TrialPlan::of(order, points, &base, trials).total))
 }
 
 /// The sweep of an order as the journal has it: another process may have extended it since.
-pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Error> {
+pub(super) fn as_journaled(order: &SweepRequest<'_>, story: &JournalState) -> Result<Sweep, Error> {
     let own = order.sweep.clone();
     let is_known = subject_of(order, &story.trials)?.is_recorded_in(&story.subject);
     Ok(match story.subject.search() {
@@ -152,7 +155,9 @@ pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Er
 }
 
 /// The end of the sweep as its folder has it, if all trials have ended. Nothing is written.
-pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
+pub(super) fn finished(
+    order: &SweepRequest<'_>,
+) -> Result<Option<(SweepEnd, JournalState)>, Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;
     let Some(story) = journal::read(&folder)? else {
@@ -164,12 +169,12 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
     let is_over = story.trials.len() >= subject.trials && count(State::Running) == 0;
     let failed = count(State::Failed);
-    Ok(is_over.then_some((Ended::Done { failed }, story)))
+    Ok(is_over.then_some((SweepEnd::Done { failed }, story)))
 }
 
 /// The points of a method that knows all points beforehand.
 fn known_points(
-    order: &Order<'_>,
+    order: &SweepRequest<'_>,
     method: &dyn Method,
     base: &BaseValues,
 ) -> Result<Option<Vec<Values>>, Error> {
@@ -193,7 +198,7 @@ struct TrialPlan {
 
 impl TrialPlan {
     fn of(
-        order: &Order<'_>,
+        order: &SweepRequest<'_>,
         points: Option<Vec<Values>>,
         base: &BaseValues,
         trials: &[Trial],
@@ -217,7 +222,7 @@ impl TrialPlan {
 }
 
 /// Remarks on what a user may not expect.
-fn notes(order: &Order<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<String> {
+fn notes(order: &SweepRequest<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<String> {
     let search = &order.sweep.search;
     let mut notes = Vec::new();
     if let Some(asked) = order.sweep.trials.filter(|asked| *asked > total) {
@@ -246,14 +251,14 @@ fn notes(order: &Order<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<St
     notes
 }
 
-fn subject(order: &Order<'_>, total: usize) -> Subject {
+fn subject(order: &SweepRequest<'_>, total: usize) -> SweepSpec {
     let sweep = order.sweep;
-    Subject::new(&sweep.name, &sweep.search, total, order.base)
+    SweepSpec::new(&sweep.name, &sweep.search, total, order.base)
 }
 
 /// Refuses checkpoints of an earlier sweep of this name whose records are gone: an interrupted
 /// trial of the same number would resume from them.
-fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
+fn refuse_leftovers(order: &SweepRequest<'_>) -> Result<(), Error> {
     let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
     let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
     let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
@@ -274,8 +279,8 @@ fn new_folder(folder: &Path) -> Result<RunLock, Error> {
 
 fn is_same_sweep(
     folder: &Path,
-    subject: &Subject,
-    earlier: Option<&Subject>,
+    subject: &SweepSpec,
+    earlier: Option<&SweepSpec>,
     extend: bool,
 ) -> Result<(), Error> {
     let Some(earlier) = earlier else { return Ok(()) };
@@ -292,7 +297,7 @@ fn is_same_sweep(
 pub fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Error> {
     let folder = base.experiment.logging.dir.join(&sweep.name);
     let Some(story) = journal::read(&folder)? else { return Ok(false) };
-    let subject = Subject::new(&sweep.name, &sweep.search, story.trials.len(), base);
+    let subject = SweepSpec::new(&sweep.name, &sweep.search, story.trials.len(), base);
     Ok(is_same_sweep(&folder, &subject, Some(&story.subject), extend).is_err())
 }
 

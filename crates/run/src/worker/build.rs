@@ -26,7 +26,7 @@ use crate::worker::broadcast_state::broadcast_state;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::{Listener, RankLogger};
 use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
-use crate::worker::test::{Measured, measure_all};
+use crate::worker::test::{EvaluationResult, measure_all};
 use crate::worker::{Error, RankRun, on_large_stack};
 
 /// Most images whose patches are whitened.
@@ -334,18 +334,18 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
 }
 
 /// An engine that is a group of its own.
-pub struct Alone {
+pub struct SingleProcessEngine {
     pub plan: Arc<Plan>,
     pub engine: Engine,
     collective: Arc<dyn Collective>,
 }
 
 /// The engine of a checkpoint, or else of the weights that the plan starts from, in a world of one.
-pub fn alone(
+pub fn single_process_engine(
     mut plan: Plan,
     opened: Option<&OpenCheckpoint>,
     kinds: &Kinds,
-) -> Result<Alone, Error> {
+) -> Result<SingleProcessEngine, Error> {
     // A driver that does not answer has no GPU for us.
     let gpus = ops::visible_gpus().and_then(Result::ok).unwrap_or_default();
     plan.distributed.become_alone(gpus.len());
@@ -358,7 +358,7 @@ pub fn alone(
         let optimizer_state = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), optimizer_state)))
     })?;
-    Ok(Alone { plan, engine, collective })
+    Ok(SingleProcessEngine { plan, engine, collective })
 }
 
 /// Evaluates the checkpoint `opened`, or else the weights that the plan starts from, on these parts
@@ -370,12 +370,13 @@ pub fn evaluate(
     parts: &[Split],
     kinds: &Kinds,
     progress: &(dyn Fn(Split, usize, usize) + Sync),
-) -> Result<Measured, Error> {
+) -> Result<EvaluationResult, Error> {
     on_large_stack(|| {
         let mut plan = plan.clone();
         plan.sample_every = 1;
         plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
-        let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
+        let SingleProcessEngine { plan, mut engine, collective } =
+            single_process_engine(plan, opened, kinds)?;
         let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
         let how = plan.test_time_augmentation;
         let request = SurveyRequest::of(&plan);

@@ -42,14 +42,14 @@ use rank_logger::RankLogger;
 use rollout::ObservationPreprocessor;
 use train::Ending;
 
-pub use build::{Alone, alone, evaluate};
+pub use build::{SingleProcessEngine, evaluate, single_process_engine};
 pub use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 pub use failure::Error;
 pub use prompt::{PromptFormat, parse_observations, refuse_observations};
 pub(crate) use rank_logger::Listener;
 pub use rollout::{Episode, Transition, simulated};
 pub use sample::{Sampling, act, roll_out, sample};
-pub use test::Measured;
+pub use test::EvaluationResult;
 
 /// Stack of the training thread: candle's `backward` recurses over the graph, and 10,000 chained
 /// operations overflow the usual 2 MiB.

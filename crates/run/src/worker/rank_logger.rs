@@ -45,7 +45,7 @@ impl OpenSink for Listener {
         Ok(())
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         None
     }
 }

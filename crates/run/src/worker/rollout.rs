@@ -46,7 +46,7 @@ impl Transition {
 
 /// One attempt of a policy.
 pub struct Episode {
-    pub deeds: Vec<Transition>,
+    pub transitions: Vec<Transition>,
     /// True if it reached its goal.
     pub solved: bool,
     environment: Box<dyn Environment>,
@@ -55,22 +55,24 @@ pub struct Episode {
 impl Episode {
     /// An episode before its first step.
     pub(crate) fn new(environment: Box<dyn Environment>) -> Self {
-        Self { deeds: Vec::new(), solved: false, environment }
+        Self { transitions: Vec::new(), solved: false, environment }
     }
 
     /// The last `n` observations; before the first there were more like it.
     fn seen(&self, n: usize) -> Vec<Observation> {
-        let before = self.deeds.iter().rev().map(Transition::seen);
+        let before = self.transitions.iter().rev().map(Transition::seen);
         let mut seen: Vec<_> = std::iter::once(self.now()).chain(before).take(n).collect();
-        seen.resize_with(n, || self.deeds.first().map_or_else(|| self.now(), Transition::seen));
+        seen.resize_with(n, || {
+            self.transitions.first().map_or_else(|| self.now(), Transition::seen)
+        });
         seen.reverse();
         seen
     }
 
     /// Forgets the images that the next `n` observations do not show.
     fn forget(&mut self, n: usize) {
-        let old = self.deeds.len().saturating_sub(n);
-        self.deeds[..old].iter_mut().for_each(|deed| deed.images = Vec::new());
+        let old = self.transitions.len().saturating_sub(n);
+        self.transitions[..old].iter_mut().for_each(|deed| deed.images = Vec::new());
     }
 
     fn now(&self) -> Observation {
@@ -78,11 +80,11 @@ impl Episode {
     }
 
     fn act(&mut self, action: &[f32]) {
-        if self.solved || self.deeds.len() >= self.environment.max_steps() {
+        if self.solved || self.transitions.len() >= self.environment.max_steps() {
             return;
         }
         let Observation { numbers, images } = self.now();
-        self.deeds.push(Transition { observation: numbers, images, action: action.to_vec() });
+        self.transitions.push(Transition { observation: numbers, images, action: action.to_vec() });
         self.environment.step(action);
         self.solved = self.environment.is_solved();
     }
@@ -282,10 +284,10 @@ mod tests {
         assert_eq!(asked, MAX_STEPS / 2);
         for (episode, first) in episodes.iter().zip(first) {
             assert!(!episode.solved);
-            assert_eq!(episode.deeds.len(), MAX_STEPS);
-            assert_eq!(episode.deeds[0].observation, first);
+            assert_eq!(episode.transitions.len(), MAX_STEPS);
+            assert_eq!(episode.transitions[0].observation, first);
             let actions: Vec<f32> =
-                episode.deeds.iter().take(4).map(|deed| deed.action[0]).collect();
+                episode.transitions.iter().take(4).map(|deed| deed.action[0]).collect();
             assert_eq!(actions, [320.0, 384.0, 320.0, 384.0]);
         }
     }

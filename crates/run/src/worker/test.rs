@@ -163,7 +163,7 @@ fn baselines(split: Split, data: &dyn Dataset) -> impl Iterator<Item = (String, 
 
 /// Result of an evaluation outside of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct EvaluationResult {
     /// `val/loss`, `test/mse`, `test/success` ...
     pub metrics: BTreeMap<String, f64>,
     /// Samples that could not be read.
@@ -181,8 +181,8 @@ pub(crate) fn measure_all(
     engine: &mut Engine,
     collective: &dyn Collective,
     progress: &(dyn Fn(Split, usize, usize) + Sync),
-) -> Result<Measured, Error> {
-    let mut measured = Measured::default();
+) -> Result<EvaluationResult, Error> {
+    let mut measured = EvaluationResult::default();
     engine.name_worst(MAX_WORST_SAMPLES);
     let tests = parts.iter().any(|(split, _)| *split == Split::Test);
     for (split, data) in parts {

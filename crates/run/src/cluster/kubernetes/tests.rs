@@ -53,7 +53,7 @@ fn one_pod_needs_neither() {
 #[test]
 fn workers_of_a_sweep_are_pods_that_read_its_file_on_a_volume() {
     insta::assert_snapshot!(kubernetes().script(&Job::example_sweep()));
-    let place = Place { id: "x".to_owned(), folder: "/x".into(), workers: Some(3) };
+    let place = SubmittedJob { id: "x".to_owned(), folder: "/x".into(), workers: Some(3) };
     let Output::Call(call) = kubernetes().output(&place, true) else { unreachable!() };
     let args: Vec<_> = call.args.iter().map(|arg| arg.to_string_lossy()).collect();
     let logs = "logs --selector=batch.kubernetes.io/job-name=x --tail=-1 --prefix \
@@ -76,7 +76,11 @@ fn workers_of_a_sweep_take_the_pods_of_a_train_job_for_no_machines_of_one_run() 
     insta::assert_snapshot!(of_kubeflow().script(&Job::example_sweep()));
     let calls = [
         of_kubeflow().list(&[]),
-        of_kubeflow().cancel(&Place { id: "x".to_owned(), folder: "/x".into(), workers: None }),
+        of_kubeflow().cancel(&SubmittedJob {
+            id: "x".to_owned(),
+            folder: "/x".into(),
+            workers: None,
+        }),
     ];
     let words = |call: &Call| call.args.iter().any(|arg| arg == "trainjobs.trainer.kubeflow.org");
     assert!(calls.iter().all(words), "{calls:?}");
@@ -164,7 +168,7 @@ fn a_pod_has_as_long_to_save_as_the_saves_of_an_earlier_run_need() {
     for kind in [kubernetes(), of_kubeflow()] {
         let script = kind.script(&job);
         assert!(script.contains("terminationGracePeriodSeconds: 360\n"), "{script}");
-        let note = kind.save_time(&job).unwrap().note.unwrap();
+        let note = kind.save_time(&job).unwrap().message.unwrap();
         assert_eq!(note, "grace = 6m: a save of run r took 100.0 s");
     }
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files;
 use crate::launch::messages::{NoRun, PreparedRun};
-use crate::launch::rank::env::Foreign;
+use crate::launch::rank::env::ExternalRank;
 use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
 use crate::transport::build_id;
 use crate::transport::channel::{Channel, poll};
@@ -131,13 +131,13 @@ pub(in crate::launch) struct LocalGroup {
 
 /// The first rank of the machine, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
-    launch: &'a Foreign,
+    launch: &'a ExternalRank,
     listener: UnixListener,
 }
 
 impl<'a> Host<'a> {
     /// Starts listening.
-    pub(in crate::launch) fn open(launch: &'a Foreign) -> Result<Self, RendezvousError> {
+    pub(in crate::launch) fn open(launch: &'a ExternalRank) -> Result<Self, RendezvousError> {
         let open = || -> io::Result<UnixListener> {
             let listener = UnixListener::bind_addr(&address(launch)?)?;
             listener.set_nonblocking(true)?;
@@ -182,7 +182,7 @@ impl<'a> Host<'a> {
         memory: Option<&OwnedFd>,
         wait: RankWait,
     ) -> Result<PeerMonitor, RendezvousError> {
-        let Foreign { rank, world, .. } = *self.launch;
+        let ExternalRank { rank, world, .. } = *self.launch;
         let (began, mut is_told) = (Instant::now(), false);
         let mut joined = Vec::new();
         let ranks = rank.0..rank.0 + self.launch.machine().count.get();
@@ -242,7 +242,7 @@ impl<'a> Host<'a> {
     }
 
     fn objection(&self, hello: &Hello) -> Option<String> {
-        let Foreign { rank, world, .. } = *self.launch;
+        let ExternalRank { rank, world, .. } = *self.launch;
         if hello.version != build_id() {
             Some(format!("it is ddprun {}, but rank {rank} is {}", hello.version, build_id()))
         } else if hello.world != world {
@@ -255,10 +255,10 @@ impl<'a> Host<'a> {
 
 /// Another rank: connects to the first one of its machine, and waits for the run.
 pub(in crate::launch) fn join(
-    launch: &Foreign,
+    launch: &ExternalRank,
     wait: RankWait,
 ) -> Result<(PreparedRun, LocalGroup), RendezvousError> {
-    let Foreign { rank, world, .. } = *launch;
+    let ExternalRank { rank, world, .. } = *launch;
     let first = launch.machine().first;
     let stream = connect(launch, wait)?;
     if !is_same_user(&stream) {
@@ -286,8 +286,8 @@ pub(in crate::launch) fn join(
 }
 
 /// Connects to the first rank, which may start later than this one.
-fn connect(launch: &Foreign, wait: RankWait) -> Result<UnixStream, RendezvousError> {
-    let Foreign { rank, world, .. } = *launch;
+fn connect(launch: &ExternalRank, wait: RankWait) -> Result<UnixStream, RendezvousError> {
+    let ExternalRank { rank, world, .. } = *launch;
     let address = address(launch).map_err(io_error(rank, "name the socket of its machine"))?;
     let missing = vec![launch.machine().first];
     let (began, mut is_told) = (Instant::now(), false);
@@ -304,7 +304,7 @@ fn connect(launch: &Foreign, wait: RankWait) -> Result<UnixStream, RendezvousErr
     Err(RendezvousError::Missing { rank, missing, world, waited: wait.longest })
 }
 
-fn address(launch: &Foreign) -> io::Result<SocketAddr> {
+fn address(launch: &ExternalRank) -> io::Result<SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
     // Two machines of a launch may be containers that share a network.
     let group = format!("{}/{}", launch.group, launch.machine().first);

@@ -19,8 +19,8 @@ use crate::collective::{self, Collective};
 use crate::launch::error_report::host;
 use crate::launch::foreign::local_rendezvous::{self, Host, LocalGroup, RankWait, RendezvousError};
 use crate::launch::machines::compatibility;
-use crate::launch::messages::{NoRun, NotPrepared, PreparedRun};
-use crate::launch::rank::env::{Foreign, mpi_launcher};
+use crate::launch::messages::{NoRun, PrepareError, PreparedRun};
+use crate::launch::rank::env::{ExternalRank, mpi_launcher};
 use crate::launch::rank::link::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::plan::Plan;
@@ -69,7 +69,7 @@ enum Answer {
 }
 
 /// Initialises MPI in a rank that an MPI launcher started.
-pub(in crate::launch) fn start_mpi(foreign: &Foreign) -> Result<(), StartError> {
+pub(in crate::launch) fn start_mpi(foreign: &ExternalRank) -> Result<(), StartError> {
     let launcher = mpi_launcher().ok_or(StartError::NoLauncher)?;
     start(&launcher, foreign.rank, foreign.world)
 }
@@ -80,7 +80,10 @@ pub(in crate::launch) fn start_mpi(foreign: &Foreign) -> Result<(), StartError> 
 /// # Errors
 ///
 /// See [`MpiJoinError`].
-pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, MpiJoinError<E>> {
+pub fn place_by_mpi<E>(
+    foreign: &ExternalRank,
+    timeout: Duration,
+) -> Result<ExternalRank, MpiJoinError<E>> {
     start_mpi(foreign)?;
     let group = collective::open_mpi(foreign.rank, foreign.world, timeout)?;
     let mine = serde_json::to_vec(&RankPlacement::of(foreign)).unwrap_or_default();
@@ -88,7 +91,7 @@ pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, 
     let all: Option<Vec<_>> = all.iter().map(|one| serde_json::from_slice(one).ok()).collect();
     // Another version of ddprun is named later.
     let by_machine = all.is_some_and(|all| are_by_machine(&all));
-    Ok(Foreign { by_machine, ..foreign.clone() })
+    Ok(ExternalRank { by_machine, ..foreign.clone() })
 }
 
 /// Joins this rank with those of all machines, after [`place_by_mpi`]. Rank 0 prepares the run by
@@ -97,12 +100,12 @@ pub fn place_by_mpi<E>(foreign: &Foreign, timeout: Duration) -> Result<Foreign, 
 /// # Errors
 ///
 /// See [`MpiJoinError`].
-pub fn join_by_mpi<E: NotPrepared>(
-    foreign: &Foreign,
+pub fn join_by_mpi<E: PrepareError>(
+    foreign: &ExternalRank,
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, MpiJoinError<E>> {
-    let Foreign { rank, world, .. } = *foreign;
+    let ExternalRank { rank, world, .. } = *foreign;
     let timeout = plan.distributed.timeout;
     let group = collective::open_mpi(rank, world, timeout)?;
     let prepares = collective::open_mpi(rank, world, timeout + PREPARE_TIMEOUT)?;
@@ -132,7 +135,10 @@ pub fn join_by_mpi<E: NotPrepared>(
 }
 
 /// Shares memory with the other ranks of this machine, if there are any.
-fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<LocalGroup, RendezvousError> {
+fn share_machine(
+    foreign: &ExternalRank,
+    prepared: &PreparedRun,
+) -> Result<LocalGroup, RendezvousError> {
     if foreign.machine().count == WorldSize::ONE {
         return Ok(LocalGroup { memory: None, peer_monitor: PeerMonitor::default() });
     }
@@ -145,7 +151,7 @@ fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<LocalGroup
 }
 
 /// Rank 0's answer, and why it has no run.
-fn answer<E: NotPrepared>(
+fn answer<E: PrepareError>(
     hellos: &[Vec<u8>],
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -195,11 +201,11 @@ struct RankPlacement {
 }
 
 impl RankPlacement {
-    fn of(foreign: &Foreign) -> Self {
+    fn of(foreign: &ExternalRank) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         let machine = format!("{}/{}/{}", host(), boot.trim(), network.display());
-        let Foreign { local_rank, local_world, .. } = *foreign;
+        let ExternalRank { local_rank, local_world, .. } = *foreign;
         Self { local_rank, local_world, machine }
     }
 }

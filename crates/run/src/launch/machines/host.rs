@@ -14,7 +14,7 @@ use crate::launch::machines::rendezvous::{
     NodeConfig, Rendezvous, latest as latest_session, next, plan_for,
 };
 use crate::launch::machines::wait_list::{JoinedNode, WaitList, objection, refuse};
-use crate::launch::{NoRun, NotPrepared, PreparedRun};
+use crate::launch::{NoRun, PrepareError, PreparedRun};
 use crate::transport::Peer;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::CONNECT_TIMEOUT;
@@ -52,7 +52,7 @@ impl<'a> Host<'a> {
         Ok(Self { participant, wait_list })
     }
 
-    pub(in crate::launch) fn welcome_all<E: NotPrepared>(
+    pub(in crate::launch) fn welcome_all<E: PrepareError>(
         mut self,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         waiting: &mut JoinWait<'_>,

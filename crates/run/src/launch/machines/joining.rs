@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::machines::rendezvous::{NodeConfig, NodeRanks, Rendezvous, Session};
-use crate::launch::{NoRun, NotPrepared, PreparedRun};
+use crate::launch::{NoRun, PrepareError, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
@@ -47,7 +47,7 @@ pub enum NodeRendezvousError<E> {
     Refused(NoRun),
 }
 
-impl<E: NotPrepared> NodeRendezvousError<E> {
+impl<E: PrepareError> NodeRendezvousError<E> {
     /// The message to the other ranks of this machine, which wait for a run.
     pub(in crate::launch) fn for_others(&self) -> NoRun {
         match self {

@@ -26,7 +26,7 @@ use crate::launch::machines::joining::{
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::rendezvous::{NodeConfig, Rendezvous, RestartHistory, Session};
 use crate::launch::machines::wait_list::{WaitList, has_left};
-use crate::launch::{NoRun, NotPrepared, PreparedRun};
+use crate::launch::{NoRun, PrepareError, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::Purpose;
 use crate::transport::build_id;
@@ -52,7 +52,7 @@ const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 /// # Errors
 ///
 /// See [`NodeRendezvousError`].
-pub fn join_nodes<E: NotPrepared>(
+pub fn join_nodes<E: PrepareError>(
     config: &NodeConfig,
     plan: &Plan,
     smaller: &[Plan],
@@ -129,7 +129,7 @@ pub(in crate::launch) fn join_again(
 }
 
 /// [`join_nodes`], also for machines that have met before; node 0 may have a wait list open.
-fn meet<E: NotPrepared>(
+fn meet<E: PrepareError>(
     participant: Participant<'_>,
     wait_list: Option<WaitList>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,

@@ -17,7 +17,7 @@ use crate::event::Phase;
 use crate::event::Stop;
 use crate::launch::error_report::ErrorReport;
 use crate::launch::failure::Exit;
-use crate::launch::parent::options::Note;
+use crate::launch::parent::options::LauncherEvent;
 use crate::launch::parent::stall::Stall;
 use crate::units::{Bytes, Rank};
 use crate::user_error::ExitCode;
@@ -77,7 +77,7 @@ pub(super) enum Action {
     /// Kill all ranks that are left.
     Kill,
     /// Tell the caller.
-    Tell(Note),
+    Tell(LauncherEvent),
 }
 
 /// All ranks of one start of the group.
@@ -221,7 +221,7 @@ impl Group {
             Event::Failed(report) => self.failed(now, *report),
             Event::Finished(rank) => self.finished(now, rank),
             Event::Saved => self.checkpoint_saved(),
-            Event::Recorded(event) => vec![Action::Tell(Note::Recorded(event))],
+            Event::Recorded(event) => vec![Action::Tell(LauncherEvent::Recorded(event))],
             Event::Denied(rank, bytes) => {
                 self.member_mut(rank).out_of_memory =
                     (bytes.0 > 0).then_some(OutOfMemory::Denied(bytes));
@@ -254,7 +254,7 @@ impl Group {
             return vec![];
         }
         (member.step, member.phase) = (step, phase);
-        vec![Action::Tell(Note::Progress { rank, step, phase })]
+        vec![Action::Tell(LauncherEvent::Progress { rank, step, phase })]
     }
 
     fn failed(&mut self, now: Duration, report: ErrorReport) -> Vec<Action> {
@@ -310,8 +310,11 @@ impl Group {
         }
         member.is_stopped = is_stopped;
         let pid = member.pid;
-        let note =
-            if is_stopped { Note::Stopped { rank, pid } } else { Note::Continued { rank, pid } };
+        let note = if is_stopped {
+            LauncherEvent::Stopped { rank, pid }
+        } else {
+            LauncherEvent::Continued { rank, pid }
+        };
         vec![Action::Tell(note)]
     }
 
@@ -332,7 +335,7 @@ impl Group {
         self.asked = Some(stop);
         let mut actions = vec![Action::Send(stop)];
         if stop > Stop::Resize {
-            actions.push(Action::Tell(Note::Stopping { stop }));
+            actions.push(Action::Tell(LauncherEvent::Stopping { stop }));
         }
         actions
     }

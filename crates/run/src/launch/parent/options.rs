@@ -67,9 +67,9 @@ impl Program {
     }
 }
 
-/// A note of the parent while it watches its ranks.
+/// An event of the launcher while it watches its ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum LauncherEvent {
     /// A rank's process exists.
     Started { rank: Rank, pid: u32 },
     /// The run has recorded an event, as `events.jsonl` has it; if ranks were asked to send them

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::launch::Failure;
 use crate::launch::machines::nodes::Decision;
 use crate::launch::machines::rendezvous::RestartHistory;
-use crate::launch::parent::options::Note;
+use crate::launch::parent::options::LauncherEvent;
 use crate::plan::{OnOom, Plan};
 use crate::units::WorldSize;
 use crate::user_error::ExitCode;
@@ -84,12 +84,12 @@ impl Recovery {
     }
 
     /// The group has made room for a larger one.
-    pub(super) fn grow(&mut self) -> Note {
+    pub(super) fn grow(&mut self) -> LauncherEvent {
         let from = self.plan().world_size();
         self.sizes.grow();
         let to = self.plan().world_size();
         self.budget.renew(format!("{}: a checkpoint was on disk", describe_resize(to, from)));
-        Note::Resized { from, to, cause: None }
+        LauncherEvent::Resized { from, to, cause: None }
     }
 
     /// Decides how the run continues after a failure, and after which wait. A group has its
@@ -103,7 +103,7 @@ impl Recovery {
     pub(super) fn after(
         &mut self,
         failed: FailedAttempt,
-    ) -> Result<(Note, Duration), Box<Failure>> {
+    ) -> Result<(LauncherEvent, Duration), Box<Failure>> {
         if failed.was_asked || !is_retryable(failed.failure.code) {
             return Err(self.end(failed.failure));
         }
@@ -128,7 +128,10 @@ impl Recovery {
             && let Some(wait) = self.budget.spend(&failed.failure, failed.step)
         {
             let (attempt, of) = (self.budget.past.spent, self.budget.allowed);
-            return Ok((Note::Restarting { attempt, of, wait, cause: failed.failure }, wait));
+            return Ok((
+                LauncherEvent::Restarting { attempt, of, wait, cause: failed.failure },
+                wait,
+            ));
         }
         self.shrink_group(failed.failure).map(|note| (note, Duration::ZERO))
     }
@@ -142,7 +145,7 @@ impl Recovery {
         &mut self,
         failed: FailedAttempt,
         next: Decision,
-    ) -> Result<(Note, Duration), Box<Failure>> {
+    ) -> Result<(LauncherEvent, Duration), Box<Failure>> {
         let wait = match next {
             Decision::Over => return Err(self.end(failed.failure)),
             _ if failed.was_asked => return Err(self.end(failed.failure)),
@@ -158,7 +161,7 @@ impl Recovery {
         };
         self.budget.follow(&failed.failure);
         let (attempt, of) = (self.budget.past.spent, self.budget.allowed);
-        Ok((Note::Restarting { attempt, of, wait, cause: failed.failure }, wait))
+        Ok((LauncherEvent::Restarting { attempt, of, wait, cause: failed.failure }, wait))
     }
 
     /// The machines that train have saved, to meet again with those that were away.
@@ -174,11 +177,11 @@ impl Recovery {
         plan: &Plan,
         past: &RestartHistory,
         cause: Option<Box<Failure>>,
-    ) -> Option<Note> {
+    ) -> Option<LauncherEvent> {
         self.budget.past.clone_from(past);
         let (from, to) = (self.plan().world_size(), plan.world_size());
         self.plans = vec![plan.clone()];
-        (from != to).then_some(Note::Resized { from, to, cause })
+        (from != to).then_some(LauncherEvent::Resized { from, to, cause })
     }
 
     /// The restart that was to follow `failure` was called off.
@@ -196,14 +199,14 @@ impl Recovery {
         self.plans.iter().map(Plan::in_smaller_passes).collect()
     }
 
-    fn shrink_micro_batches(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> Note {
+    fn shrink_micro_batches(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> LauncherEvent {
         self.plans = smaller;
         let size = self.plan().batch.size;
         self.budget.shrink(format!("passes of {size}: {cause}"));
-        Note::Shrunk { size, cause }
+        LauncherEvent::Shrunk { size, cause }
     }
 
-    fn shrink_group(&mut self, cause: Box<Failure>) -> Result<Note, Box<Failure>> {
+    fn shrink_group(&mut self, cause: Box<Failure>) -> Result<LauncherEvent, Box<Failure>> {
         let from = self.plan().world_size();
         let device = self.plan().distributed.devices.get(cause.rank.index()).cloned();
         if !self.sizes.shrink() {
@@ -216,7 +219,7 @@ impl Recovery {
         }
         let to = self.plan().world_size();
         self.budget.renew(format!("{}: {cause}", describe_resize(to, from)));
-        Ok(Note::Resized { from, to, cause: Some(cause) })
+        Ok(LauncherEvent::Resized { from, to, cause: Some(cause) })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::launch::failure::Ended;
 use crate::launch::machines::joining::{LOOK_INTERVAL, STOPPED};
 use crate::launch::machines::node_rendezvous::{MeetAgainError, join_again};
 use crate::launch::machines::nodes::{Decision, NodeFailure};
-use crate::launch::parent::options::{Note, Start};
+use crate::launch::parent::options::{LauncherEvent, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
 use crate::launch::parent::spawn::spawn_all;
 use crate::launch::parent::verdict::judge;
@@ -41,7 +41,7 @@ pub fn run(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,
-    on_note: &mut dyn FnMut(Note),
+    on_note: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
     run_to_end(plan, run, start, None, on_note)
 }
@@ -58,7 +58,7 @@ pub fn run_node(
     run: &RunFolders,
     start: &Start,
     nodes: &mut Nodes,
-    on_note: &mut dyn FnMut(Note),
+    on_note: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
     run_to_end(plan, run, start, Some(nodes), on_note)
 }
@@ -68,7 +68,7 @@ fn run_to_end(
     run: &RunFolders,
     start: &Start,
     mut nodes: Option<&mut Nodes>,
-    on_note: &mut dyn FnMut(Note),
+    on_note: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
     let name = match nodes.as_ref().map_or(0, |nodes| nodes.node()) {
         0 => "failure.json".to_owned(),
@@ -97,7 +97,7 @@ struct Runner<'a> {
     start: &'a Start,
     stops: StopSources,
     nodes: Option<&'a mut Nodes>,
-    on_note: &'a mut dyn FnMut(Note),
+    on_note: &'a mut dyn FnMut(LauncherEvent),
 }
 
 impl Runner<'_> {
@@ -174,7 +174,8 @@ impl Runner<'_> {
     ) -> Result<(), MeetAgainError> {
         let Some(nodes) = &mut self.nodes else { return Ok(()) };
         let mut is_called_off = || self.stops.is_requested_within(LOOK);
-        let mut report = |line: &str| (self.on_note)(Note::Rendezvous { words: line.to_owned() });
+        let mut report =
+            |line: &str| (self.on_note)(LauncherEvent::Rendezvous { words: line.to_owned() });
         let met = join_again(nodes, recovery.past(), &mut is_called_off, &mut report);
         met.inspect_err(|_| nodes.call_off())?;
         let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
@@ -251,14 +252,14 @@ fn after_failure(
     nodes: Option<&mut Nodes>,
     recovery: &mut Recovery,
     failed: FailedAttempt,
-) -> Result<(Note, Duration), Box<Failure>> {
+) -> Result<(LauncherEvent, Duration), Box<Failure>> {
     let Some(nodes) = nodes.filter(|nodes| nodes.meet_again()) else {
         return recovery.after(failed);
     };
     if nodes.node() == 0 {
         let next = recovery.after(failed);
         nodes.announce(match next {
-            Ok((Note::Shrunk { .. }, _)) => Decision::Smaller,
+            Ok((LauncherEvent::Shrunk { .. }, _)) => Decision::Smaller,
             Ok((_, wait)) => Decision::Again { wait },
             Err(_) => Decision::Over,
         });

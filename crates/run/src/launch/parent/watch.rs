@@ -15,7 +15,7 @@ use crate::launch::failure::Exit;
 use crate::launch::messages::{FromRank, ToRank};
 use crate::launch::parent::group::{Action, Event, Group};
 use crate::launch::parent::oom_kills::OomKills;
-use crate::launch::parent::options::Note;
+use crate::launch::parent::options::LauncherEvent;
 use crate::launch::parent::spawn::Process;
 use crate::launch::parent::stall::StallDetector;
 use crate::launch::rank::status::RankState;
@@ -80,7 +80,7 @@ pub(super) struct Watch<'a> {
     pub(super) grows_after: Option<u32>,
     pub(super) stops: &'a mut StopSources,
     pub(super) nodes: Option<&'a mut Nodes>,
-    pub(super) on_note: &'a mut dyn FnMut(Note),
+    pub(super) on_note: &'a mut dyn FnMut(LauncherEvent),
 }
 
 impl Watch<'_> {
@@ -92,7 +92,7 @@ impl Watch<'_> {
             .starting_at(first)
             .growing_after(self.grows_after);
         for process in &processes {
-            (self.on_note)(Note::Started { rank: process.rank, pid: process.child.id() });
+            (self.on_note)(LauncherEvent::Started { rank: process.rank, pid: process.child.id() });
         }
         let mut stall_detector =
             StallDetector::new(self.stall_timeout, self.deadline, first.index() + processes.len())

@@ -19,7 +19,7 @@ use crate::units::{Rank, WorldSize};
 
 pub use crate::launch::rank::elastic_env::ElasticFlags;
 pub use crate::launch::rank::launcher_env::EnvError;
-pub use crate::launch::rank::launcher_env::{Foreign, MachineRanks, RendezvousEndpoint};
+pub use crate::launch::rank::launcher_env::{ExternalRank, MachineRanks, RendezvousEndpoint};
 
 /// The control socket. Set by our own parent for its ranks, as the next three.
 pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
@@ -40,7 +40,7 @@ pub enum Role {
     /// A rank that our own parent started.
     Child(Child),
     /// A rank that torchrun, mpirun, srun or Kubernetes started.
-    Foreign(Foreign),
+    Foreign(ExternalRank),
 }
 
 /// Descriptors that our own parent gave to its rank.

@@ -12,7 +12,7 @@ const PORT: &str = "DDPRUN_PORT";
 
 /// The place that a foreign launcher gave to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ExternalRank {
     pub rank: Rank,
     pub world: WorldSize,
     /// Rank within this machine.
@@ -39,7 +39,7 @@ pub struct MachineRanks {
     pub count: WorldSize,
 }
 
-impl Foreign {
+impl ExternalRank {
     /// The ranks with which this one shares memory. Ranks that are not numbered machine by machine
     /// are on a machine of their own each.
     pub fn machine(&self) -> MachineRanks {
@@ -201,7 +201,7 @@ pub(super) fn parse(
     names: &LauncherVariables,
     rank: Rank,
     world: WorldSize,
-) -> Result<Foreign, EnvError> {
+) -> Result<ExternalRank, EnvError> {
     let nodes = names.nodes.map(|name| number(get, name)).transpose()?.flatten();
     let (local_world, as_many) = ranks_of_machine(get, names, world, nodes)?;
     let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
@@ -211,7 +211,7 @@ pub(super) fn parse(
     let cores = names.cores.map(|name| number(get, name)).transpose()?.flatten();
     let restarts = names.restarts.map(|name| number(get, name)).transpose()?.flatten();
     let identity = names.identity.iter().map(|name| get(name).unwrap_or_default());
-    Ok(Foreign {
+    Ok(ExternalRank {
         rank,
         world,
         local_rank,
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::launch::rank::env::{Role, parse, variables};
 
-    fn launched(environment: &str) -> Foreign {
+    fn launched(environment: &str) -> ExternalRank {
         match parse(variables(environment)) {
             Ok(Role::Foreign(foreign)) => foreign,
             other => panic!("{other:?}"),
@@ -384,7 +384,7 @@ mod tests {
         let rendezvous = |more: &str| {
             let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
             match parse(variables(&text)) {
-                Ok(Role::Foreign(Foreign { rendezvous: Some(at), .. })) => {
+                Ok(Role::Foreign(ExternalRank { rendezvous: Some(at), .. })) => {
                     format!("{}:{} {}", at.master, at.port, at.token_file.display())
                 }
                 Ok(_) => "none".to_owned(),

@@ -19,7 +19,7 @@ use crate::files;
 use crate::launch::Phase;
 use crate::launch::error_report::{Blame, ErrorReport, FORMAT, chain, clock, host, report_file};
 use crate::launch::messages::{FromRank, PreparedRun, ToRank};
-use crate::launch::rank::env::Foreign;
+use crate::launch::rank::env::ExternalRank;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
 use crate::launch::signals::Signals;
@@ -55,13 +55,13 @@ impl Membership {
     ///
     /// No descriptor or thread is left.
     pub(in crate::launch) fn of_foreign(
-        foreign: &Foreign,
+        foreign: &ExternalRank,
         prepared: PreparedRun,
         shm: Option<OwnedFd>,
         peers: Vec<Peer>,
         peer_monitor: PeerMonitor,
     ) -> io::Result<Self> {
-        let Foreign { rank, restarts, .. } = *foreign;
+        let ExternalRank { rank, restarts, .. } = *foreign;
         let PreparedRun { plan, folders: run, resume } = prepared;
         let link = Link::open(None, None, peer_monitor, rank, run.logs.clone())?;
         let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };

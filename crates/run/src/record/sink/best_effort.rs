@@ -139,8 +139,8 @@ impl QueuedSink {
         })
     }
 
-    /// [`OpenSink::place`](super::OpenSink::place), if the sink has received all events.
-    pub(in crate::record) fn place(&self) -> Option<Place> {
+    /// [`OpenSink::summary_entry`](super::OpenSink::summary_entry), if the sink has received all events.
+    pub(in crate::record) fn summary_entry(&self) -> Option<SummaryEntry> {
         match &self.queue.lock().ending {
             Some(Ending::Done(place)) => place.clone(),
             _ => None,
@@ -148,7 +148,7 @@ impl QueuedSink {
     }
 }
 
-type Place = (&'static str, PathBuf);
+type SummaryEntry = (&'static str, PathBuf);
 
 /// Shared by the run and the thread of a sink.
 #[derive(Default)]
@@ -169,7 +169,7 @@ struct State {
 }
 
 enum Ending {
-    Done(Option<Place>),
+    Done(Option<SummaryEntry>),
     Failed(String),
 }
 
@@ -195,7 +195,11 @@ impl Queue {
     }
 
     /// Opens the sink and passes it all events.
-    fn deliver(&self, sink: &dyn super::Sink, start: &SinkStart) -> Result<Option<Place>, Error> {
+    fn deliver(
+        &self,
+        sink: &dyn super::Sink,
+        start: &SinkStart,
+    ) -> Result<Option<SummaryEntry>, Error> {
         let mut open = sink.open(start)?;
         let mut finished = None;
         while let Some(stamped) = self.next() {
@@ -205,11 +209,11 @@ impl Queue {
             }
         }
         open.sync()?;
-        Ok(finished.and_then(|finished| open.place(&finished)))
+        Ok(finished.and_then(|finished| open.summary_entry(&finished)))
     }
 
     /// Stores how the thread has ended.
-    fn end(&self, taken: Result<Result<Option<Place>, Error>, Box<dyn Any + Send>>) {
+    fn end(&self, taken: Result<Result<Option<SummaryEntry>, Error>, Box<dyn Any + Send>>) {
         let mut state = self.lock();
         state.waiting.clear();
         state.ending = Some(match taken {
@@ -269,7 +273,7 @@ mod tests {
             (self.0)(stamped)
         }
 
-        fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
             Some(("tracker", "http://tracker/r".into()))
         }
     }
@@ -414,7 +418,7 @@ mod tests {
             loss.as_deref(),
             Some("the sink `tracker` was too slow: 2 of 2 events were dropped")
         );
-        assert_eq!(sink.place(), None);
+        assert_eq!(sink.summary_entry(), None);
         assert_eq!(sink.finish(Instant::now()), None, "it is said once");
         drop(release);
     }

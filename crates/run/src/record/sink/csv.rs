@@ -72,7 +72,7 @@ impl OpenSink for OpenCsv {
         Ok(self.lines.sync()?)
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         Some(("metrics", self.lines.path().to_owned()))
     }
 }

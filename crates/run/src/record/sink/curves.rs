@@ -33,7 +33,7 @@ impl OpenSink for Drawn {
         Ok(())
     }
 
-    fn place(&self, finished: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, finished: &Finished) -> Option<(&'static str, PathBuf)> {
         (finished.step > 0).then(|| (Curves::NAME, self.0.clone()))
     }
 }

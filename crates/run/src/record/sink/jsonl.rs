@@ -66,7 +66,7 @@ impl OpenSink for EventsFile {
         Ok(self.lines.sync()?)
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         self.has_steps.then(|| ("events", self.lines.path().to_owned()))
     }
 }

@@ -74,7 +74,7 @@ impl OpenSink for EventFile {
         Ok(self.0.sync()?)
     }
 
-    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         Some(("tensorboard", self.0.path().to_owned()))
     }
 }

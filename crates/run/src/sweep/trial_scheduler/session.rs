@@ -18,7 +18,9 @@ use crate::sweep::journal::Journal;
 use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::Repeated;
-use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer, reported, trained};
+use crate::sweep::request::{
+    Cause, Job, Outcome, SweepEnd, SweepRequest, Trainer, reported, trained,
+};
 use crate::sweep::sampler::{BaseValues, Tried, untried};
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::trial_events::TrialEvents;
@@ -67,7 +69,7 @@ struct Inbox {
 
 /// A sweep that runs.
 pub(super) struct Session<'a> {
-    pub(super) order: Order<'a>,
+    pub(super) order: SweepRequest<'a>,
     pub(super) trainer: &'a dyn Trainer,
     pub(super) method: Box<dyn Method>,
     pub(super) ranking: Ranking,
@@ -87,7 +89,7 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Runs trials until all are done, or a signal stops it.
-    pub(super) fn run(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
+    pub(super) fn run(&mut self, journal: &mut Journal) -> Result<SweepEnd, Error> {
         let (sender, receiver) = channel();
         let mut inbox = Inbox {
             sender,
@@ -116,22 +118,22 @@ impl<'a> Session<'a> {
         scope: &'scope Scope<'scope, '_>,
         journal: &mut Journal,
         inbox: &mut Inbox,
-    ) -> Result<Ended, Error>
+    ) -> Result<SweepEnd, Error>
     where
         'a: 'scope,
     {
-        let mut stopped: Option<Ended> = None;
+        let mut stopped: Option<SweepEnd> = None;
         self.follow_running(scope, journal, &inbox.sender)?;
         loop {
             if stopped.is_none() && self.trainer.is_extended() {
-                stopped = Some(Ended::Extended);
+                stopped = Some(SweepEnd::Extended);
             }
             let mut is_exhausted = false;
             let capacity = self.capacity();
             self.view.has_capacity(capacity);
             while stopped.is_none() && self.running.len() < capacity {
                 if self.failures() > self.order.sweep.max_failures as usize {
-                    stopped = Some(Ended::TooManyFailures);
+                    stopped = Some(SweepEnd::TooManyFailures);
                 } else if !self.start_next(scope, journal, &inbox.sender)? {
                     is_exhausted = true;
                     break;
@@ -146,17 +148,19 @@ impl<'a> Session<'a> {
                         "nothing is left to try: the sweep ends after {n} of {total} trials"
                     ));
                 }
-                return Ok(stopped.unwrap_or(Ended::Done { failed }));
+                return Ok(stopped.unwrap_or(SweepEnd::Done { failed }));
             }
             let message = inbox.receiver.recv_timeout(POLL_INTERVAL);
             let interrupted = inbox.interruption.take() > 0;
             if interrupted || inbox.preemption.take() > 0 {
-                stopped = Some(Ended::Stopped { interrupted });
+                stopped = Some(SweepEnd::Stopped { interrupted });
             }
             self.poll_reports(journal)?;
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
-                Ok(Message::Over(number, Outcome::Stopped)) if stopped == Some(Ended::Extended) => {
+                Ok(Message::Over(number, Outcome::Stopped))
+                    if stopped == Some(SweepEnd::Extended) =>
+                {
                     // It runs on, and is followed again.
                     self.running.retain(|running| running.number != number);
                     self.view.remove(number);
@@ -167,7 +171,7 @@ impl<'a> Session<'a> {
                     if self.trial_ended(journal, number, outcome)? && stopped.is_none() {
                         // Its ranks were stopped by a signal that we have not looked at yet.
                         let interrupted = inbox.interruption.take() > 0;
-                        stopped = Some(Ended::Stopped { interrupted });
+                        stopped = Some(SweepEnd::Stopped { interrupted });
                     }
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}

@@ -21,12 +21,12 @@ use crate::sweep::trial::{Length, Report, State, id};
 use crate::user_error::UserError;
 
 impl SweepFixture {
-    fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
+    fn run(&self, trainer: &dyn Trainer) -> (SweepEnd, Vec<Trial>) {
         let (ended, story) = run(self.order(), trainer).unwrap();
         (ended, story.trials)
     }
 
-    fn journal(&self) -> Story {
+    fn journal(&self) -> JournalState {
         journal::read(&self.folder.path().join("s")).unwrap().unwrap()
     }
 }
@@ -136,7 +136,7 @@ fn all_trials_run_once_and_the_best_is_found() {
     let lab = SweepFixture::new("random", 8);
     let fake = fake(|_, _| Outcome::Done);
     let (ended, trials) = lab.run(&fake);
-    assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 8));
+    assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 0 }, 8));
     assert_eq!(fake.most_at_once.load(Ordering::SeqCst), 1);
     let least = fake.seen.lock().unwrap().iter().map(|(_, lr)| *lr).fold(f64::INFINITY, f64::min);
     let best = best(&trials, Mode::Min).unwrap();
@@ -167,10 +167,10 @@ fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
         let found = loop {
             let (ended, trials) = parts.run(&fake);
             n_starts += 1;
-            if ended == (Ended::Done { failed: 0 }) {
+            if ended == (SweepEnd::Done { failed: 0 }) {
                 break trials;
             }
-            assert_eq!(ended, Ended::Stopped { interrupted: false });
+            assert_eq!(ended, SweepEnd::Stopped { interrupted: false });
         };
         assert!(n_starts > 4, "{n_starts}");
         let told = |trials: &[Trial]| -> Vec<_> {
@@ -213,12 +213,12 @@ fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) =
         lab.run(&fake(move |start, _| if start == 2 { failed() } else { Outcome::Done }));
-    assert_eq!((ended, trials.len()), (Ended::Done { failed: 1 }, 10));
+    assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 1 }, 10));
     assert_eq!(trials[1].error.as_deref(), Some("the disk is full"));
     let lab = SweepFixture::new("random", 10);
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) = lab.run(&fake(move |_, _| failed()));
-    assert_eq!((ended, trials.len()), (Ended::TooManyFailures, 4), "three are allowed");
+    assert_eq!((ended, trials.len()), (SweepEnd::TooManyFailures, 4), "three are allowed");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_diverged_trial_is_a_bad_one_but_no_failure() {
         if lr > 0.5 { Outcome::Failed { error, cause: Cause::Diverged } } else { Outcome::Done }
     };
     let (ended, trials) = lab.run(&fake(diverged));
-    assert_eq!(ended, Ended::Done { failed: 0 });
+    assert_eq!(ended, SweepEnd::Done { failed: 0 });
     assert!(trials.iter().any(|trial| trial.state == State::Diverged), "{trials:?}");
 }
 
@@ -246,7 +246,7 @@ fn bad_trials_are_pruned_and_keep_their_reports_up_to_there() {
     let twice = fake(|start, _| if start % 2 == 0 { Outcome::Stopped } else { Outcome::Done });
     let found = loop {
         let (ended, trials) = again.run(&twice);
-        if matches!(ended, Ended::Done { .. }) {
+        if matches!(ended, SweepEnd::Done { .. }) {
             break trials;
         }
     };
@@ -266,12 +266,12 @@ fn another_search_is_refused_unless_it_extends() {
     let error = run(lab.order(), &fake).err().unwrap();
     assert!(error.to_string().ends_with("holds another sweep:\n  `sweep.seed`: 1 -> 9"), "{error}");
     assert!(error.help().unwrap().contains("--extend"));
-    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    let (_, story) = run(SweepRequest { extend: true, ..lab.order() }, &fake).unwrap();
     assert_eq!(story.trials.len(), 6);
     // Extended once, the same command goes on without the flag.
     assert_eq!(lab.run(&fake).1.len(), 6);
     lab.sweep.search.metric = "val/accuracy".into();
-    let error = run(Order { extend: true, ..lab.order() }, &fake).err().unwrap();
+    let error = run(SweepRequest { extend: true, ..lab.order() }, &fake).err().unwrap();
     assert!(error.help().unwrap().contains("another `sweep.name`"), "{error}");
 }
 
@@ -284,7 +284,7 @@ fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
     let fake = fake(|_, _| Outcome::Done);
     assert_eq!(lab.run(&fake).1.len(), 3);
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", points(5))];
-    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    let (_, story) = run(SweepRequest { extend: true, ..lab.order() }, &fake).unwrap();
     let rates: Vec<f64> = story.trials.iter().map(|t| t.values[0].1.as_f64().unwrap()).collect();
     assert_eq!(rates, [1.0, 2.0, 3.0, 4.0, 5.0]);
 }
@@ -297,7 +297,7 @@ fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
         Outcome::Failed { error: "x".into(), cause: Cause::Other }
     };
     let (ended, trials) = lab.run(&fake(script));
-    assert_eq!(ended, Ended::Done { failed: 2 });
+    assert_eq!(ended, SweepEnd::Done { failed: 2 });
     assert_eq!(trials[0].error.as_deref(), Some("ddprun panicked"));
     let lab = SweepFixture::new("random", 1);
     let (_, trials) = lab.run(&Silent);
@@ -394,7 +394,7 @@ fn interrupted(lab: &SweepFixture, was_kept: bool) {
     let folder = lab.folder.path().join("s");
     files::create_folder(&folder.join("trial-0001")).unwrap();
     let search = &lab.sweep.search;
-    let subject = Subject::new("s", search, 2, &lab.base);
+    let subject = SweepSpec::new("s", search, 2, &lab.base);
     let mut journal = Journal::open(&folder).unwrap();
     journal.opened(&subject).unwrap();
     let length = Length { steps_per_epoch: 10, total_steps: 40 };
@@ -439,9 +439,9 @@ fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
     let lab = SweepFixture::new("random", 4);
     let fake = failing_once(Cause::Storage);
     let (ended, trials) = lab.run(&fake);
-    assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Failed));
+    assert_eq!((ended, trials[1].state), (SweepEnd::Done { failed: 1 }, State::Failed));
     let (ended, again) = lab.run(&fake);
-    assert_eq!((ended, again[1].state), (Ended::Done { failed: 0 }, State::Finished));
+    assert_eq!((ended, again[1].state), (SweepEnd::Done { failed: 0 }, State::Finished));
     assert_eq!(again[1].values, trials[1].values);
     assert_eq!(fake.seen.lock().unwrap()[4], (true, again[1].values[0].1.as_f64().unwrap()));
     assert_eq!(lab.journal().trials, again);
@@ -455,8 +455,8 @@ fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
     let (_, trials) = lab.run(&fake);
     assert_eq!(lab.run(&fake).1, trials);
     assert_eq!(fake.starts.load(Ordering::SeqCst), 4);
-    let (ended, story) = run(Order { retry_failed: true, ..lab.order() }, &fake).unwrap();
-    assert_eq!((ended, story.trials[1].state), (Ended::Done { failed: 0 }, State::Finished));
+    let (ended, story) = run(SweepRequest { retry_failed: true, ..lab.order() }, &fake).unwrap();
+    assert_eq!((ended, story.trials[1].state), (SweepEnd::Done { failed: 0 }, State::Finished));
     assert_eq!(fake.starts.load(Ordering::SeqCst), 5);
 }
 
@@ -517,7 +517,7 @@ fn a_grid_of_20000_points_goes_on_in_the_time_of_reading_it() {
     }
     lab.sweep.trials = None;
     let (ended, trials) = lab.run(&fake);
-    assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 20_000));
+    assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 0 }, 20_000));
     assert_eq!(fake.starts.load(Ordering::SeqCst), 2);
     assert_eq!(trials[19_999].values[0].1, json!(20_000));
 }
@@ -559,11 +559,11 @@ fn a_trial_that_fails_while_the_sweep_is_stopped_is_resumed() {
     let mut lab = SweepFixture::new("random", 2);
     (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Given(2), 0);
     let (ended, trials) = lab.run(&CalledOff);
-    assert_eq!(ended, Ended::TooManyFailures);
+    assert_eq!(ended, SweepEnd::TooManyFailures);
     assert_eq!([trials[0].state, trials[1].state], [State::Failed, State::Running]);
     lab.sweep.max_failures = 1;
     let fake = fake(|_, _| Outcome::Done);
     let (ended, trials) = lab.run(&fake);
-    assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Finished));
+    assert_eq!((ended, trials[1].state), (SweepEnd::Done { failed: 1 }, State::Finished));
     assert_eq!(fake.seen.lock().unwrap()[..], [(true, trials[1].values[0].1.as_f64().unwrap())]);
 }

@@ -27,8 +27,8 @@ use std::time::Duration;
 use crate::config::sweep::Sweep;
 use crate::files::{self, LineFile, RunLock, lock_holder};
 use crate::launch::Signals;
-use crate::sweep::journal::{self, Story};
-use crate::sweep::request::{Ended, Order, Trainer};
+use crate::sweep::journal::{self, JournalState};
+use crate::sweep::request::{SweepEnd, SweepRequest, Trainer};
 use crate::sweep::trial::State;
 use crate::sweep::workers::messages::{Extension, REPORTS, Report, send};
 use crate::sweep::workers::remote_trainer::RemoteTrainer;
@@ -64,11 +64,11 @@ impl Timing {
 /// `name` identifies this worker; `say` receives messages for the user while another machine leads.
 /// Returns when all trials have ended, or a signal stops this worker.
 pub fn run(
-    order: Order<'_>,
+    order: SweepRequest<'_>,
     trainer: &dyn Trainer,
     name: &str,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<(Ended, Story), Error> {
+) -> Result<(SweepEnd, JournalState), Error> {
     SharedSweep { order, trainer, name, say, timing: Timing::SHARED }.run()
 }
 
@@ -80,7 +80,7 @@ pub fn count(folder: &Path) -> usize {
 
 /// The part of one worker in a shared sweep.
 struct SharedSweep<'a> {
-    order: Order<'a>,
+    order: SweepRequest<'a>,
     trainer: &'a dyn Trainer,
     name: &'a str,
     say: &'a (dyn Fn(&str) + Sync),
@@ -88,12 +88,14 @@ struct SharedSweep<'a> {
 }
 
 impl SharedSweep<'_> {
-    fn run(&self) -> Result<(Ended, Story), Error> {
+    fn run(&self) -> Result<(SweepEnd, JournalState), Error> {
         // Refuses another sweep before this machine trains for it.
         let mut request = ExtensionRequest::Unknown;
         self.compare(&mut request)?;
         let sweep = self.current(request)?;
-        if let Some(finished) = self.finished(&Order { sweep: &sweep, ..self.order }, None)? {
+        if let Some(finished) =
+            self.finished(&SweepRequest { sweep: &sweep, ..self.order }, None)?
+        {
             return Ok(finished);
         }
         let folder = self.workers_folder().join(self.name);
@@ -118,7 +120,7 @@ impl SharedSweep<'_> {
         });
         // One that stops or has lost its disk is waited for.
         let is_over = match &ended {
-            Ok((ended, _)) => matches!(ended, Ended::Done { .. }),
+            Ok((ended, _)) => matches!(ended, SweepEnd::Done { .. }),
             Err(error) => error.is_refusal(),
         };
         if is_over {
@@ -150,11 +152,11 @@ impl SharedSweep<'_> {
     /// retried, unless another worker has led since this one joined: it has retried them.
     fn finished(
         &self,
-        order: &Order<'_>,
+        order: &SweepRequest<'_>,
         leader: Option<&String>,
-    ) -> Result<Option<(Ended, Story)>, Error> {
+    ) -> Result<Option<(SweepEnd, JournalState)>, Error> {
         let finished = trial_scheduler::finished(order)?;
-        let is_for_good = |(_, story): &(Ended, Story)| {
+        let is_for_good = |(_, story): &(SweepEnd, JournalState)| {
             leader.is_some() || !story.trials.iter().any(|trial| self.order.retries(trial))
         };
         Ok(finished.filter(is_for_good))
@@ -166,7 +168,7 @@ impl SharedSweep<'_> {
         is_leading: &AtomicBool,
         has_failed: &dyn Fn() -> bool,
         mut request: ExtensionRequest,
-    ) -> Result<(Ended, Story), Error> {
+    ) -> Result<(SweepEnd, JournalState), Error> {
         let mut preemption =
             Signals::of_preemption().map_err(Error::system("listen to signals"))?;
         let mut interruption =
@@ -180,18 +182,18 @@ impl SharedSweep<'_> {
             if interrupted || preemption.take() > 0 || has_failed() {
                 let story = journal::read(&folder)?;
                 let story = story.ok_or(Error::NoSweep { folder })?;
-                return Ok((Ended::Stopped { interrupted }, story));
+                return Ok((SweepEnd::Stopped { interrupted }, story));
             }
             match lock_holder(&folder) {
                 None => {
                     let sweep = self.current(request)?;
-                    let order = Order { sweep: &sweep, ..self.order };
+                    let order = SweepRequest { sweep: &sweep, ..self.order };
                     if let Some(finished) = self.finished(&order, leader.as_ref())? {
                         return Ok(finished);
                     }
                     match self.lead(is_leading, &mut request, &mut refused) {
                         Err(error) if is_in_use(&error) => {}
-                        Ok((Ended::Extended, _)) => continue,
+                        Ok((SweepEnd::Extended, _)) => continue,
                         ended => return ended,
                     }
                 }
@@ -267,7 +269,7 @@ impl SharedSweep<'_> {
         is_leading: &AtomicBool,
         request: &mut ExtensionRequest,
         refused: &mut BTreeSet<String>,
-    ) -> Result<(Ended, Story), Error> {
+    ) -> Result<(SweepEnd, JournalState), Error> {
         let mut pool = WorkerPool::new(&self.workers_folder(), self.timing)?;
         // Its own request is met by leading.
         let mut settled = BTreeSet::from([self.name.to_owned()]);
@@ -290,7 +292,7 @@ impl SharedSweep<'_> {
             .contains(request)
             .then_some(self.name);
         let extend = self.order.extend || other.is_some();
-        let order = Order { sweep: &sweep, extend, ..self.order };
+        let order = SweepRequest { sweep: &sweep, extend, ..self.order };
         let leader = RemoteTrainer::new(self.trainer, pool, self.timing, settled);
         is_leading.store(true, Ordering::Release);
         let ended = trial_scheduler::run_for(order, &leader, other.as_deref().or(own));
@@ -302,7 +304,7 @@ impl SharedSweep<'_> {
                 self.lead(is_leading, request, refused)
             }
             (ended, _) => {
-                if matches!(ended, Ok((Ended::Extended, _))) {
+                if matches!(ended, Ok((SweepEnd::Extended, _))) {
                     *request = ExtensionRequest::Met;
                 }
                 ended

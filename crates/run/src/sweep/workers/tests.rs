@@ -113,9 +113,9 @@ impl Trainer for Full {
 fn a_trial_that_could_not_write_is_tried_again_by_the_same_command() {
     let (lab, trainer) = (lab(2), Full::default());
     let (ended, _) = lab.share(&trainer, "w0").run().unwrap();
-    assert_eq!(ended, Ended::Done { failed: 1 });
+    assert_eq!(ended, SweepEnd::Done { failed: 1 });
     let (ended, story) = lab.share(&trainer, "w1").run().unwrap();
-    assert_eq!(ended, Ended::Done { failed: 0 });
+    assert_eq!(ended, SweepEnd::Done { failed: 0 });
     assert!(story.trials.iter().all(|trial| trial.state == State::Finished));
     assert_eq!(trainer.then.trained.load(Ordering::SeqCst), 2);
 }
@@ -134,7 +134,7 @@ fn shared(trials: usize, workers: usize, dead: usize) -> (SweepFixture, usize) {
         }
         let share = |name: &String| {
             let (ended, story) = lab.share(&trainer, name).run().unwrap();
-            assert_eq!((ended, story.trials.len()), (Ended::Done { failed: 0 }, trials));
+            assert_eq!((ended, story.trials.len()), (SweepEnd::Done { failed: 0 }, trials));
             assert!(story.trials.iter().all(|trial| trial.state == State::Finished));
         };
         let all: Vec<_> = names.iter().map(|name| scope.spawn(move || share(name))).collect();
@@ -295,7 +295,7 @@ fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_tha
         let command = messages::Command::Train { attempt, changes: Vec::new(), resume: false };
         send(&mut LineFile::open(&folder.join(messages::COMMANDS)).unwrap(), &command).unwrap();
     }
-    let subject = journal::Subject::new("s", &lab.sweep.search, 2, &lab.base);
+    let subject = journal::SweepSpec::new("s", &lab.sweep.search, 2, &lab.base);
     let mut journal = journal::Journal::open(&lab.folder.path().join("s")).unwrap();
     journal.opened(&subject).unwrap();
     for number in [1, 2] {
@@ -307,7 +307,7 @@ fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_tha
     // No silence is waited for: the lock of the worker that is gone is free.
     let timing = Timing { lease: Duration::from_hours(1), ..QUICK };
     let (ended, _) = SharedSweep { timing, ..lab.share(&trainer, "w") }.run().unwrap();
-    assert_eq!((ended, lab.ended()), (Ended::Done { failed: 0 }, vec![2, 1]));
+    assert_eq!((ended, lab.ended()), (SweepEnd::Done { failed: 0 }, vec![2, 1]));
     assert_eq!(trainer.1.trained.load(Ordering::SeqCst), 2);
     assert!(!lab.journal_lines().iter().any(|line| line["record"] == "extended"));
     assert!(!workers_folder.exists());
@@ -315,14 +315,17 @@ fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_tha
 
 /// A worker leads two trials that run when another one comes with `more`.
 /// Returns the lab and the subject at the end.
-fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (SweepFixture, journal::Subject) {
+fn extended(
+    more: &crate::config::sweep::Sweep,
+    extend: bool,
+) -> (SweepFixture, journal::SweepSpec) {
     let lab = lab(2);
     let trainer = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
     let other = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
     let story = std::thread::scope(|scope| {
         let leads = scope.spawn(|| lab.share(&trainer, "leader").run().unwrap());
         until(|| trainer.starts.load(Ordering::SeqCst) == 2);
-        let order = Order { sweep: more, extend, ..lab.order() };
+        let order = SweepRequest { sweep: more, extend, ..lab.order() };
         let share =
             SharedSweep { order, trainer: &other, name: "other", say: &|_| (), timing: QUICK };
         let follows = scope.spawn(move || share.run().unwrap());
@@ -333,7 +336,7 @@ fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (SweepFixture, 
         }
         let ends = [leads.join().unwrap(), follows.join().unwrap()];
         for (ended, story) in &ends {
-            assert_eq!((*ended, story.trials.len()), (Ended::Done { failed: 0 }, 5));
+            assert_eq!((*ended, story.trials.len()), (SweepEnd::Done { failed: 0 }, 5));
         }
         let [(_, story), _] = ends;
         story
@@ -354,7 +357,7 @@ fn a_worker_that_asks_for_more_trials_gets_them_from_the_leader() {
     // The first command, run again, finds nothing left to do.
     let trainer = Quick::default();
     let (ended, story) = lab.share(&trainer, "again").run().unwrap();
-    assert_eq!((ended, story.trials.len()), (Ended::Done { failed: 0 }, 5));
+    assert_eq!((ended, story.trials.len()), (SweepEnd::Done { failed: 0 }, 5));
     assert_eq!(trainer.trained.load(Ordering::SeqCst), 0);
 }
 
@@ -378,7 +381,7 @@ fn a_worker_that_asks_for_another_search_without_saying_so_is_refused() {
     let (trainer, mut other) = (Quick::default(), lab.sweep.clone());
     lab.share(&trainer, "w").run().unwrap();
     other.search.seed += 1;
-    let order = Order { sweep: &other, ..lab.order() };
+    let order = SweepRequest { sweep: &other, ..lab.order() };
     let refused = SharedSweep { order, ..lab.share(&trainer, "other") }.run().unwrap_err();
     assert!(matches!(refused, Error::Changed { can_extend: true, .. }), "{refused}");
 }

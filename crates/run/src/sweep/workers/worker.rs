@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::files::{self, Follower, LineFile, RunLock, lock_holder};
 use crate::sweep::Error;
-use crate::sweep::request::{Job, Order, Outcome, Trainer, reported, trained};
+use crate::sweep::request::{Job, Outcome, SweepRequest, Trainer, reported, trained};
 use crate::sweep::trial::id;
 use crate::sweep::workers::Timing;
 use crate::sweep::workers::messages::{
@@ -26,7 +26,7 @@ enum Message {
 
 /// Settings of a worker of a shared sweep.
 pub(super) struct Worker<'a> {
-    pub(super) order: Order<'a>,
+    pub(super) order: SweepRequest<'a>,
     pub(super) trainer: &'a dyn Trainer,
     pub(super) timing: Timing,
     /// Set to end the worker: it takes no more trials and stops those that it trains.

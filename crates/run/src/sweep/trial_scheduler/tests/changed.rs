@@ -33,7 +33,7 @@ fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything
     assert!(error.is_refusal() && error.to_string().contains("c/s/trial-0001`"), "{error}");
     assert!(error.help().unwrap().contains("another `sweep.name`") && !records.exists());
     files::remove_folder(&checkpoints).unwrap();
-    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
+    assert_eq!(lab.run(&fake).0, SweepEnd::Done { failed: 0 });
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
 fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_other_data() {
     let lab = SweepFixture::new("random", 1);
     let interrupts = |_: usize, _: f64| Outcome::Stopped;
-    assert_eq!(lab.run(&fake(interrupts)).0, Ended::Stopped { interrupted: false });
+    assert_eq!(lab.run(&fake(interrupts)).0, SweepEnd::Stopped { interrupted: false });
     assert!(run(lab.order(), &Elsewhere).err().unwrap().is_refusal());
     files::remove_folder(&lab.folder.path().join("c/s/trial-0001")).unwrap();
     // The words of its panic: it was trained.
@@ -72,7 +72,7 @@ fn a_pruner_that_begins_after_the_end_of_every_trial_is_refused() {
     let words = "`sweep.pruner.min_resource` is 5 epochs, and no trial is longer than 4 epochs";
     assert!(error.is_refusal() && error.to_string() == words, "{error}");
     lab.sweep.search.pruner = asha(Interval::Steps(30));
-    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
+    assert_eq!(lab.run(&fake).0, SweepEnd::Done { failed: 0 });
 }
 
 /// Finds the base wrong.
@@ -119,7 +119,7 @@ fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_no
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
     lab.sweep.search.parameters = vec![decay, lr(&[2.0, 3.0, 4.0])];
-    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    let (_, story) = run(SweepRequest { extend: true, ..lab.order() }, &fake).unwrap();
     let rates = story.trials.iter().map(|t| value_of(&t.values, "optimizer.lr"));
     let rates: Vec<f64> = rates.map(|rate| rate.unwrap().as_f64().unwrap()).collect();
     assert_eq!((rates, story.subject.trials), (vec![1.0, 2.0, 3.0, 4.0], 4));
@@ -149,7 +149,7 @@ fn no_setting_is_trained_twice_and_a_space_that_is_exhausted_ends_the_sweep() {
             vec![choices("optimizer.lr", &[1.0, 2.0]), choices("optimizer.momentum", &[0.5, 0.25])];
         let fake = fake(|_, _| Outcome::Done);
         let (ended, trials) = lab.run(&fake);
-        assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 4), "{method}");
+        assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 0 }, 4), "{method}");
         let mut settings: Vec<String> = trials.iter().map(|one| shown(&one.values)).collect();
         settings.sort();
         settings.dedup();
@@ -158,7 +158,7 @@ fn no_setting_is_trained_twice_and_a_space_that_is_exhausted_ends_the_sweep() {
         // The same command again has nothing to do; a larger space goes on.
         assert_eq!(lab.run(&Silent).1, trials);
         lab.sweep.search.parameters[0] = choices("optimizer.lr", &[1.0, 2.0, 3.0]);
-        let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+        let (_, story) = run(SweepRequest { extend: true, ..lab.order() }, &fake).unwrap();
         assert_eq!(story.trials.len(), 6, "{method}");
     }
 }
@@ -178,7 +178,7 @@ fn a_small_space_is_exhausted_in_the_same_order_however_often_the_sweep_is_stopp
     let stopping = fake(|start, _| if start % 2 == 0 { Outcome::Stopped } else { Outcome::Done });
     let found = loop {
         let (ended, trials) = parts.run(&stopping);
-        if matches!(ended, Ended::Done { .. }) {
+        if matches!(ended, SweepEnd::Done { .. }) {
             break trials;
         }
     };
@@ -194,7 +194,7 @@ fn a_point_that_was_trained_with_the_bases_value_of_a_new_parameter_is_not_train
     let base = lab.order().base_values();
     let usual = base.get("train.batch_size").and_then(serde_json::Value::as_f64).unwrap();
     lab.sweep.search.parameters.push(choices("train.batch_size", &[usual, 2.0 * usual]));
-    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    let (_, story) = run(SweepRequest { extend: true, ..lab.order() }, &fake).unwrap();
     assert_eq!(story.trials.len(), 4, "two more, with the other batch size");
 }
 
