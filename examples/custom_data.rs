@@ -46,7 +46,7 @@ impl Default for Spirals {
 
 impl Kind for Spirals {
     const NAME: &'static str = "spirals";
-    const OFFERS: &'static [Capability] = &[Capability::Samples(Modality::Table)];
+    const CAPABILITIES: &'static [Capability] = &[Capability::Samples(Modality::Table)];
 }
 
 impl DataSource for Spirals {

@@ -30,7 +30,7 @@ pub(crate) struct Halton {
 
 impl Kind for Halton {
     const NAME: &'static str = "halton";
-    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Halton {

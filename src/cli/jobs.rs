@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::{CancelArgs, JobsArgs, LogsArgs, SubmitArgs};
 use crate::cli::{answer, answers, verbatim};
-use crate::cluster::{self, Output, Submitted, SubmittedJob};
+use crate::cluster::{self, JobHandle, Output, Submitted};
 use crate::files::{self, Follower, NewLines};
 use crate::jobs::{self, JobStatus, JobWatch, Submission, SubmitRequest, cluster_of, no_answer};
 use crate::kinds::Kinds;
@@ -91,7 +91,7 @@ fn as_json(row: &JobStatus) -> serde_json::Value {
         "submitted": time.to_string(),
         "state": row.word(),
         "is_over": row.state.as_ref().is_none_or(|state| state.is_over),
-        "folder": row.place.folder,
+        "folder": row.handle.folder,
         "run": row.run,
     })
 }
@@ -142,19 +142,19 @@ pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
 fn show(
     paths: &[PathBuf],
     follow: bool,
-    place: &SubmittedJob,
+    handle: &JobHandle,
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<ExitCode, ErrorPage> {
     let mut shown = Shown::of(paths);
-    if follow && let Some(code) = follow_job(&mut shown, place, job, kinds)? {
+    if follow && let Some(code) = follow_job(&mut shown, handle, job, kinds)? {
         return Ok(code);
     }
     if !paths.iter().any(|path| path.exists()) {
-        let what = format!("job {} has no output yet", place.id);
+        let what = format!("job {} has no output yet", handle.id);
         return Err(ErrorPage::refused(
             what,
-            format!("wait for it with `ddprun logs -f {}`", place.id),
+            format!("wait for it with `ddprun logs -f {}`", handle.id),
         ));
     }
     shown.print(Follower::poll_to_the_end)?;
@@ -200,7 +200,7 @@ impl Shown {
 /// Prints the output of a job until it is over. Returns an exit code if the user stops before.
 fn follow_job(
     shown: &mut Shown,
-    place: &SubmittedJob,
+    handle: &JobHandle,
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<Option<ExitCode>, ErrorPage> {
@@ -210,7 +210,7 @@ fn follow_job(
     loop {
         if last_question.is_none_or(|time| time.elapsed() >= QUESTION_INTERVAL) {
             last_question = Some(Instant::now());
-            if watch.is_over(place, job, kinds)? {
+            if watch.is_over(handle, job, kinds)? {
                 return Ok(None);
             }
         }

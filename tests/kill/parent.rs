@@ -17,7 +17,7 @@ use crate::{TIMEOUT, folders, is_alive, is_killed, plan, signal_to, start, until
 #[test]
 fn as_parent() {
     let Some(folder) = std::env::var_os("TEST_PARENT") else { return };
-    let mut on_note = |note: LauncherEvent| match note {
+    let mut on_event = |event: LauncherEvent| match event {
         LauncherEvent::Started { rank, pid } => tell(&format!("STARTED {rank} {pid}")),
         LauncherEvent::Progress { rank, step, .. } if step > 0 => {
             tell(&format!("AT {rank} {step}"))
@@ -28,7 +28,7 @@ fn as_parent() {
         &plan(3, 0, TIMEOUT),
         &folders(Path::new(&folder)),
         &start("work"),
-        &mut on_note,
+        &mut on_event,
     );
     std::process::exit(i32::from(u8::from(result.unwrap().exit_code())));
 }

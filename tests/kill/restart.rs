@@ -7,7 +7,7 @@ use crate::{TIMEOUT, plan, run};
 
 /// The restarts that were announced: their causes.
 pub(crate) fn restarts(notes: &[LauncherEvent]) -> Vec<String> {
-    let cause = |note: &LauncherEvent| match note {
+    let cause = |event: &LauncherEvent| match event {
         LauncherEvent::Restarting { cause, .. } => Some(cause.to_string()),
         _ => None,
     };

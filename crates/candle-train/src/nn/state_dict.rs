@@ -425,11 +425,11 @@ pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
     Ok(set(values)?)
 }
 
-/// Compares the adapters of a safetensors file of PEFT with those that are `wanted`, by the file's
+/// Compares the adapters of a safetensors file of PEFT with those that are `expected`, by the file's
 /// header alone.
-pub fn check_adapters(wanted: &ExpectedTensors, path: &Path) -> Result<(), Error> {
+pub fn check_adapters(expected: &ExpectedTensors, path: &Path) -> Result<(), Error> {
     let tensors = header(path)?.into_iter().map(|(name, held)| (ours(name), held)).collect();
-    adapters_of(wanted, &tensors).map(drop).map_err(|misfit| Error::misfit(path, misfit))
+    adapters_of(expected, &tensors).map(drop).map_err(|misfit| Error::misfit(path, misfit))
 }
 
 /// The model's name of an adapter.
@@ -438,8 +438,8 @@ fn ours(name: String) -> String {
 }
 
 /// Origin of each adapter; none may be absent.
-fn adapters_of(wanted: &ExpectedTensors, header: &Header) -> Result<Vec<Origin>, Mismatch> {
-    let all = wanted.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
+fn adapters_of(expected: &ExpectedTensors, header: &Header) -> Result<Vec<Origin>, Mismatch> {
+    let all = expected.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
     let wanted = ExpectedTensors { tensors: all.collect(), ..ExpectedTensors::default() };
     let fit = fit(&wanted, header, Strict::All)?;
     let absent = |(_, origin): &(&KeyShape, &Option<Origin>)| origin.is_none();

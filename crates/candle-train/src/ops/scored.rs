@@ -10,26 +10,26 @@ use super::operation::{Gradients, OnGpu, Operation, SavedForBackward};
 
 /// [`super::cross_entropy`] of logits (..., classes), f32 on a GPU, which are the caller's to give
 /// away: they may be written over, and no other operation that learns may use them. Loss, right
-/// answers and the `weight` of the pass are noted in `found`.
+/// answers and the `weight` of the pass are noted in `numbers`.
 ///
 /// labels (...) u32 or i64 -> scalar f32; 0 if no label counts.
 pub fn cross_entropy_scored(
     logits: &Tensor,
     labels: &Tensor,
     smoothing: f64,
-    found: &PassNumbers,
+    numbers: &PassNumbers,
     weight: f64,
 ) -> Result<Tensor> {
     let (targets, counted) = targets(logits, labels)?;
     let divisor = counted.max(1) as f64;
-    let found = found.clone();
+    let numbers = numbers.clone();
     let is_learnt = logits.track_op();
     let gradient = SavedForBackward::default();
     chain::extended(logits, |in_place| ScoredCrossEntropy {
         targets,
         smoothing,
         divisor,
-        found,
+        numbers,
         weight,
         is_learnt,
         in_place,
@@ -37,9 +37,9 @@ pub fn cross_entropy_scored(
     })
 }
 
-/// Notes in `found` how many samples that count have their largest logit (the first, if several) at
+/// Notes in `numbers` how many samples that count have their largest logit (the first, if several) at
 /// their label. Arguments as [`cross_entropy_scored`].
-pub fn count_right(logits: &Tensor, labels: &Tensor, found: &PassNumbers) -> Result<()> {
+pub fn count_right(logits: &Tensor, labels: &Tensor, numbers: &PassNumbers) -> Result<()> {
     let (targets, _) = targets(logits, labels)?;
     let logits = logits.contiguous()?;
     let scored = cuda::Scored {
@@ -49,7 +49,7 @@ pub fn count_right(logits: &Tensor, labels: &Tensor, found: &PassNumbers) -> Res
         smoothing: 0.0,
         divisor: 1.0,
     };
-    scored.count(&Gpu::of_tensor(&logits)?, found)
+    scored.count(&Gpu::of_tensor(&logits)?, numbers)
 }
 
 /// Labels as they are compared, and how many count. Those on a GPU were checked when they were
@@ -74,7 +74,7 @@ struct ScoredCrossEntropy {
     smoothing: f64,
     /// Divisor of the sum of the losses.
     divisor: f64,
-    found: PassNumbers,
+    numbers: PassNumbers,
     weight: f64,
     /// True if the gradient is wanted.
     is_learnt: bool,
@@ -110,7 +110,7 @@ impl OnGpu for ScoredCrossEntropy {
             smoothing: self.smoothing,
             divisor: self.divisor,
         };
-        Ok((scored.loss(gpu, &self.found, self.weight)?, ().into()))
+        Ok((scored.loss(gpu, &self.numbers, self.weight)?, ().into()))
     }
 
     fn backward_on(

@@ -63,7 +63,7 @@ pub struct ImageFolder {
 
 impl Kind for ImageFolder {
     const NAME: &'static str = "image_folder";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FOLDERS)];
 }
 

@@ -98,7 +98,7 @@ fn image() -> String {
 
 impl Kind for ImageTable {
     const NAME: &'static str = "image_table";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FILES)];
 
     fn check(&self) -> Vec<OptionConflict> {

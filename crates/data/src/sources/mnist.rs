@@ -40,7 +40,7 @@ pub struct Mnist {
 
 impl Kind for Mnist {
     const NAME: &'static str = "mnist";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FIXED)];
 }
 

@@ -76,7 +76,7 @@ impl Normalize {
 
 impl Kind for Normalize {
     const NAME: &'static str = "normalize";
-    const NEEDS: &'static [Requirement] = &[Requirement::LastPlace];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::LastPlace];
 
     fn check(&self) -> Vec<OptionConflict> {
         let lists = [("mean", &self.mean), ("std", &self.std)];

@@ -36,7 +36,7 @@ impl Default for RandomErasing {
 
 impl Kind for RandomErasing {
     const NAME: &'static str = "random_erasing";
-    const NEEDS: &'static [Requirement] = &[Requirement::AfterLast];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::AfterLast];
 
     fn check(&self) -> Vec<OptionConflict> {
         let wrong = |key, what: &str| OptionConflict { key, with: &[], what: what.to_owned() };

@@ -46,10 +46,10 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     const NAME: &'static str;
 
     /// Requirements on the rest of the experiment or sweep.
-    const NEEDS: &'static [Requirement] = &[];
+    const REQUIREMENTS: &'static [Requirement] = &[];
 
     /// Capabilities that the rest of the experiment may use.
-    const OFFERS: &'static [Capability] = &[];
+    const CAPABILITIES: &'static [Capability] = &[];
 
     /// The value of `name` for this instance, where several names stand for one type that differs
     /// in a field of its own.

@@ -45,7 +45,7 @@ pub trait ComponentFacts {
     }
 
     /// Describes all metrics of such a run.
-    fn metrics(&self, answers: &MetricContext) -> Vec<MetricFacts>;
+    fn metrics(&self, context: &MetricContext) -> Vec<MetricFacts>;
 
     /// Describes an optimizer.
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::ddprun;
 use crate::cluster::manifest::{documents, is_name, name_of};
 use crate::cluster::shell::{self, line, quoted};
-use crate::cluster::{Call, Cluster, Job, Output, SaveTime, Shape, State, SubmittedJob};
+use crate::cluster::{Call, Cluster, Job, JobHandle, Output, SaveTime, Shape, State};
 use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
 use crate::user_error::ExitCode;
@@ -249,7 +249,7 @@ impl Cluster for Kubernetes {
         Some(name_of(job))
     }
 
-    fn list(&self, _: &[SubmittedJob]) -> Call {
+    fn list(&self, _: &[JobHandle]) -> Call {
         let active = match self.training_runtime {
             None => "active",
             Some(_) => "jobsStatus[*].active",
@@ -280,21 +280,21 @@ impl Cluster for Kubernetes {
         answer.lines().filter_map(state).collect()
     }
 
-    fn cancel(&self, job: &SubmittedJob) -> Call {
+    fn cancel(&self, handle: &JobHandle) -> Call {
         // Its pods are told to stop, and have their grace to save.
-        self.kubectl(["delete", self.resource(), &job.id])
+        self.kubectl(["delete", self.resource(), &handle.id])
     }
 
-    fn output(&self, job: &SubmittedJob, follow: bool) -> Output {
+    fn output(&self, handle: &JobHandle, follow: bool) -> Output {
         let label = match self.training_runtime {
             None => "batch.kubernetes.io/job-name",
             Some(_) => "jobset.sigs.k8s.io/replicatedjob-name=node,jobset.sigs.k8s.io/jobset-name",
         };
-        let name = format!("--selector={label}={}", job.id);
+        let name = format!("--selector={label}={}", handle.id);
         // The first pod speaks for all that train one model; workers speak for themselves.
         let first = format!("{name},batch.kubernetes.io/job-completion-index=0");
-        let most = format!("--max-log-requests={}", job.workers.unwrap_or(1));
-        let args = match job.workers {
+        let most = format!("--max-log-requests={}", handle.workers.unwrap_or(1));
+        let args = match handle.workers {
             None => vec!["logs", &first, "--tail=-1"],
             Some(_) => vec!["logs", &name, "--tail=-1", "--prefix", &most],
         };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::machine::{self, text};
 use crate::cluster::shell::{path, preparation};
-use crate::cluster::{Call, Cluster, Job, Output, Shape, State, SubmittedJob, job, shell};
+use crate::cluster::{Call, Cluster, Job, JobHandle, Output, Shape, State, job, shell};
 use crate::config::kind::{Kind, OptionConflict};
 
 /// this machine: jobs start at once, and keep running when the terminal is closed.
@@ -61,7 +61,7 @@ impl Cluster for Local {
         Some(job.key.clone())
     }
 
-    fn list(&self, jobs: &[SubmittedJob]) -> Call {
+    fn list(&self, jobs: &[JobHandle]) -> Call {
         let folders: Vec<String> = jobs.iter().map(|job| text(&job.folder)).collect();
         bash(machine::list(folders.iter().map(String::as_str)))
     }
@@ -70,12 +70,12 @@ impl Cluster for Local {
         machine::states(answer)
     }
 
-    fn cancel(&self, job: &SubmittedJob) -> Call {
-        bash(machine::cancel(&text(&job.folder)))
+    fn cancel(&self, handle: &JobHandle) -> Call {
+        bash(machine::cancel(&text(&handle.folder)))
     }
 
-    fn output(&self, job: &SubmittedJob, _: bool) -> Output {
-        Output::Files(vec![job::output_in(&job.folder)])
+    fn output(&self, handle: &JobHandle, _: bool) -> Output {
+        Output::Files(vec![job::output_in(&handle.folder)])
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
         let script = job.folder.join("job.sh");
         crate::files::write_atomic(&script, local.script(&job).as_bytes()).unwrap();
         local.submit(&job).run().unwrap();
-        let place = SubmittedJob { id: job.key.clone(), folder: job.folder.clone(), workers: None };
+        let place = JobHandle { id: job.key.clone(), folder: job.folder.clone(), workers: None };
         let state = loop {
             let answer = local.list(std::slice::from_ref(&place)).run().unwrap();
             let (_, state) = local.states(&answer).remove(0);
@@ -127,7 +127,7 @@ mod tests {
     fn a_job_whose_process_is_gone_was_killed() {
         let folder = tempfile::tempdir().unwrap();
         let place =
-            SubmittedJob { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
+            JobHandle { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
         let state = || {
             let answer = Local::default().list(std::slice::from_ref(&place)).run().unwrap();
             Local::default().states(&answer).remove(0).1
@@ -142,7 +142,7 @@ mod tests {
     fn a_job_that_is_over_is_not_cancelled_in_the_person_of_another_process() {
         let folder = tempfile::tempdir().unwrap();
         let place =
-            SubmittedJob { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
+            JobHandle { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = format!("{}\n", other.id());
         crate::files::write_atomic(&folder.path().join("pid"), pid.as_bytes()).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     fn a_job_folder_from_someone_else_cannot_kill_a_process_or_hang_the_listing() {
         let all = tempfile::tempdir().unwrap();
         let folder = all.path().join("evil\n");
-        let place = SubmittedJob { id: "evil".to_owned(), folder: folder.clone(), workers: None };
+        let place = JobHandle { id: "evil".to_owned(), folder: folder.clone(), workers: None };
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = format!("{}\n", other.id());
         crate::files::create_folder(&folder).unwrap();

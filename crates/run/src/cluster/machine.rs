@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::cluster::shell::{AtTerm, line, quoted, supervised};
-use crate::cluster::{Job, State, SubmittedJob};
+use crate::cluster::{Job, JobHandle, State};
 
 /// The script of a job whose folder is `folder`, seen from where `program` runs it.
 pub(crate) fn script(job: &Job, folder: &str, program: &str, preparation: &str) -> String {
@@ -90,8 +90,8 @@ kill -TERM \"$pid\"
 }
 
 /// The key of a job: the name of its folder.
-pub(crate) fn key_of(job: &SubmittedJob) -> &str {
-    job.folder.file_name().and_then(|name| name.to_str()).unwrap_or(&job.id)
+pub(crate) fn key_of(handle: &JobHandle) -> &str {
+    handle.folder.file_name().and_then(|name| name.to_str()).unwrap_or(&handle.id)
 }
 
 /// A path as text.

@@ -93,14 +93,14 @@ pub trait Cluster: Debug + Send + Sync {
     fn id(&self, job: &Job, answer: &str) -> Option<String>;
 
     /// Asks for the states of jobs.
-    fn list(&self, jobs: &[SubmittedJob]) -> Call;
+    fn list(&self, jobs: &[JobHandle]) -> Call;
 
     /// The states in the answer to [`Cluster::list`], by the engine's names; a job that the engine
     /// has forgotten is not in it.
     fn states(&self, answer: &str) -> Vec<(String, State)>;
 
     /// Tells a job to save and to end.
-    fn cancel(&self, job: &SubmittedJob) -> Call;
+    fn cancel(&self, handle: &JobHandle) -> Call;
 
     /// True if a job that is cancelled has time to save.
     fn saves_when_cancelled(&self) -> bool {
@@ -108,12 +108,12 @@ pub trait Cluster: Debug + Send + Sync {
     }
 
     /// Finds the job's output.
-    fn output(&self, job: &SubmittedJob, follow: bool) -> Output;
+    fn output(&self, handle: &JobHandle, follow: bool) -> Output;
 }
 
-/// A job that was submitted.
+/// A submitted job, as its engine knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubmittedJob {
+pub struct JobHandle {
     /// Name that the engine gave to the job.
     pub id: String,
     pub folder: std::path::PathBuf,

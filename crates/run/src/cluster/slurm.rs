@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::machine::text;
 use crate::cluster::shell::{self, AtTerm, line, path, preparation, quoted, supervised};
 use crate::cluster::{
-    Call, Cluster, Job, LongestSave, Output, SaveTime, Shape, State, SubmittedJob, job,
+    Call, Cluster, Job, JobHandle, LongestSave, Output, SaveTime, Shape, State, job,
 };
 use crate::config::kind::{Kind, OptionConflict};
 use crate::config::values::{Duration, Size};
@@ -294,7 +294,7 @@ exit \"$code\"
         (!id.is_empty() && id.chars().all(|c| c.is_ascii_digit())).then(|| id.to_owned())
     }
 
-    fn list(&self, _: &[SubmittedJob]) -> Call {
+    fn list(&self, _: &[JobHandle]) -> Call {
         // A list of jobs would be refused if Slurm had forgotten the only one in it.
         Call::new("squeue", ["--noheader", "--states=all", "--me", "--array", "--format=%F|%T|%r"])
     }
@@ -320,15 +320,15 @@ exit \"$code\"
         tasks.into_iter().map(|(id, tasks)| (id, array_state(tasks))).collect()
     }
 
-    fn cancel(&self, job: &SubmittedJob) -> Call {
-        Call::new("scancel", [&job.id])
+    fn cancel(&self, handle: &JobHandle) -> Call {
+        Call::new("scancel", [&handle.id])
     }
 
-    fn output(&self, job: &SubmittedJob, _: bool) -> Output {
-        Output::Files(match job.workers {
-            None => vec![job::output_in(&job.folder)],
+    fn output(&self, handle: &JobHandle, _: bool) -> Output {
+        Output::Files(match handle.workers {
+            None => vec![job::output_in(&handle.folder)],
             Some(workers) => {
-                (1..=workers).map(|worker| job::output_of_worker(&job.folder, worker)).collect()
+                (1..=workers).map(|worker| job::output_of_worker(&handle.folder, worker)).collect()
             }
         })
     }
@@ -396,7 +396,7 @@ mod tests {
             ("8".to_owned(), State::over("FAILED")),
         ];
         assert_eq!(Slurm::default().states(answer), expected);
-        let place = SubmittedJob { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
+        let place = JobHandle { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
         let files = ["/x/output-1.log", "/x/output-2.log"].map(PathBuf::from);
         assert_eq!(Slurm::default().output(&place, false), Output::Files(files.to_vec()));
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ddprun;
 use crate::cluster::machine::{self, key_of};
 use crate::cluster::shell::{preparation, quoted};
-use crate::cluster::{Call, Cluster, Job, Output, Shape, State, SubmittedJob, shell};
+use crate::cluster::{Call, Cluster, Job, JobHandle, Output, Shape, State, shell};
 use crate::config::kind::{Kind, OptionConflict};
 
 /// another machine, over ssh: jobs start at once. The experiment is sent; ddprun and the data must
@@ -110,7 +110,7 @@ impl Cluster for Ssh {
         Some(job.key.clone())
     }
 
-    fn list(&self, jobs: &[SubmittedJob]) -> Call {
+    fn list(&self, jobs: &[JobHandle]) -> Call {
         let folders: Vec<String> = jobs.iter().map(|job| folder_of(key_of(job))).collect();
         self.bash(&machine::list(folders.iter().map(String::as_str)))
     }
@@ -119,12 +119,12 @@ impl Cluster for Ssh {
         machine::states(answer)
     }
 
-    fn cancel(&self, job: &SubmittedJob) -> Call {
-        self.bash(&machine::cancel(&folder_of(key_of(job))))
+    fn cancel(&self, handle: &JobHandle) -> Call {
+        self.bash(&machine::cancel(&folder_of(key_of(handle))))
     }
 
-    fn output(&self, job: &SubmittedJob, follow: bool) -> Output {
-        let folder = format!("{}/{}", self.folder, folder_of(key_of(job)));
+    fn output(&self, handle: &JobHandle, follow: bool) -> Output {
+        let folder = format!("{}/{}", self.folder, folder_of(key_of(handle)));
         let at = |name: &str| quoted(&format!("{folder}/{name}"));
         let output = at("output.log");
         let script = if follow {
@@ -178,7 +178,7 @@ mod tests {
             Ssh { program: "cat".to_owned(), setup: vec!["echo begun".to_owned()], ..machine() };
         let job = Job::example();
         sent(&ssh.submit(&job));
-        let place = SubmittedJob { id: job.key.clone(), folder: job.folder.clone(), workers: None };
+        let place = JobHandle { id: job.key.clone(), folder: job.folder.clone(), workers: None };
         let state = loop {
             let (key, state) = ssh.states(&sent(&ssh.list(std::slice::from_ref(&place)))).remove(0);
             assert_eq!(key, job.key);
@@ -202,8 +202,7 @@ mod tests {
         for (name, text) in [("pid", pid.as_str()), ("exit", "0\n"), ("output.log", "done\n")] {
             crate::files::write_atomic(&folder.join(name), text.as_bytes()).unwrap();
         }
-        let place =
-            SubmittedJob { id: "key".to_owned(), folder: "/here/key".into(), workers: None };
+        let place = JobHandle { id: "key".to_owned(), folder: "/here/key".into(), workers: None };
         let Output::Call(call) = machine().output(&place, true) else { panic!("no call") };
         let mut shell = std::process::Command::new("sh");
         shell.arg("-c").arg(call.args.last().unwrap()).current_dir(home.path());

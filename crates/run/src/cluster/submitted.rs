@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::SubmittedJob;
+use crate::cluster::JobHandle;
 use crate::config::kind::Choice;
 use crate::files;
 
@@ -50,21 +50,21 @@ fn is_id(id: &str) -> bool {
 
 /// All jobs of the runs in `logs`, oldest first. Files that cannot be read, or have a newer format,
 /// are skipped.
-pub fn all(logs: &Path) -> Vec<(SubmittedJob, Submitted)> {
+pub fn all(logs: &Path) -> Vec<(JobHandle, Submitted)> {
     let entries = std::fs::read_dir(logs.join(JOBS)).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     folders.sort();
     let job = |folder: PathBuf| {
         let job: Submitted = serde_json::from_slice(&files::read(&folder.join(FILE)).ok()?).ok()?;
         let folder = std::path::absolute(&folder).unwrap_or(folder);
-        let place = SubmittedJob { id: job.id.clone(), folder, workers: job.workers };
+        let place = JobHandle { id: job.id.clone(), folder, workers: job.workers };
         (job.format <= FORMAT && is_id(&job.id)).then_some((place, job))
     };
     folders.into_iter().filter_map(job).collect()
 }
 
 /// The newest job called `id`.
-pub fn find(logs: &Path, id: &str) -> Option<(SubmittedJob, Submitted)> {
+pub fn find(logs: &Path, id: &str) -> Option<(JobHandle, Submitted)> {
     all(logs).into_iter().rfind(|(_, job)| job.id == id)
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use submit::{Submission, SubmitRequest};
 
-use crate::cluster::{self, Cluster, Error, State, Submitted, SubmittedJob};
+use crate::cluster::{self, Cluster, Error, JobHandle, State, Submitted};
 use crate::config::closest;
 use crate::config::kind::OptionConflict;
 use crate::kinds::Kinds;
@@ -35,7 +35,7 @@ pub fn no_answer(cluster: &str, error: &Error) -> ErrorPage {
 
 /// A job and its state.
 pub struct JobStatus {
-    pub place: SubmittedJob,
+    pub handle: JobHandle,
     pub job: Submitted,
     /// `None` = the engine has forgotten it.
     pub state: Option<State>,
@@ -66,7 +66,7 @@ impl JobStatus {
 }
 
 /// Jobs that were submitted from this folder to the cluster `on`, or to any.
-pub fn submitted(on: Option<&str>) -> Vec<(SubmittedJob, Submitted)> {
+pub fn submitted(on: Option<&str>) -> Vec<(JobHandle, Submitted)> {
     let mut all = cluster::all(Path::new(LOGS));
     all.retain(|(_, job)| on.is_none_or(|name| name == job.cluster));
     all
@@ -74,7 +74,7 @@ pub fn submitted(on: Option<&str>) -> Vec<(SubmittedJob, Submitted)> {
 
 /// The states of jobs. Asks each engine once; one that does not answer is reported on stderr, and
 /// hides no other.
-pub fn statuses(all: Vec<(SubmittedJob, Submitted)>, kinds: &Kinds) -> Vec<JobStatus> {
+pub fn statuses(all: Vec<(JobHandle, Submitted)>, kinds: &Kinds) -> Vec<JobStatus> {
     let mut known: BTreeMap<String, Vec<(String, State)>> = BTreeMap::new();
     let engine = |job: &Submitted| serde_json::to_string(&job.kind).unwrap_or_default();
     for (_, job) in &all {
@@ -82,38 +82,38 @@ pub fn statuses(all: Vec<(SubmittedJob, Submitted)>, kinds: &Kinds) -> Vec<JobSt
             continue;
         }
         let same = all.iter().filter(|(_, other)| other.kind == job.kind);
-        let places: Vec<SubmittedJob> = same.map(|(place, _)| place.clone()).collect();
+        let places: Vec<JobHandle> = same.map(|(place, _)| place.clone()).collect();
         let states = states(job, &places, kinds).unwrap_or_else(|refusal| {
             to_stderr(&refusal.page());
             Vec::new()
         });
         known.insert(engine(job), states);
     }
-    let row = |(place, job): (SubmittedJob, Submitted)| {
-        let state = known.get(&engine(&job)).and_then(|states| state_of(states, &place));
-        let run = run_of(&place, &job);
-        JobStatus { place, job, state, run }
+    let row = |(handle, job): (JobHandle, Submitted)| {
+        let state = known.get(&engine(&job)).and_then(|states| state_of(states, &handle));
+        let run = run_of(&handle, &job);
+        JobStatus { handle, job, state, run }
     };
     all.into_iter().map(row).collect()
 }
 
-fn state_of(states: &[(String, State)], place: &SubmittedJob) -> Option<State> {
-    states.iter().find(|(id, _)| *id == place.id).map(|(_, state)| state.clone())
+fn state_of(states: &[(String, State)], handle: &JobHandle) -> Option<State> {
+    states.iter().find(|(id, _)| *id == handle.id).map(|(_, state)| state.clone())
 }
 
 /// The sweep of a job, or the run that it began, which records its launcher.
-fn run_of(place: &SubmittedJob, job: &Submitted) -> Option<PathBuf> {
+fn run_of(handle: &JobHandle, job: &Submitted) -> Option<PathBuf> {
     if job.workers.is_some() {
         return find_sweep(&Path::new(LOGS).join(&job.name));
     }
-    let key = place.folder.file_name()?.to_str()?;
+    let key = handle.folder.file_name()?.to_str()?;
     session::run_of_job(&Path::new(LOGS).join(&job.name), key)
 }
 
 /// The states of the jobs at `places` of the cluster of `job`, by their ids.
 fn states(
     job: &Submitted,
-    places: &[SubmittedJob],
+    places: &[JobHandle],
     kinds: &Kinds,
 ) -> Result<Vec<(String, State)>, ErrorPage> {
     let kind = cluster_of(job, kinds)?;
@@ -141,7 +141,7 @@ pub fn cluster_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, Er
 }
 
 /// The job `id` that was submitted from this folder.
-pub fn named(id: &str) -> Result<(SubmittedJob, Submitted), ErrorPage> {
+pub fn named(id: &str) -> Result<(JobHandle, Submitted), ErrorPage> {
     cluster::find(Path::new(LOGS), id).ok_or_else(|| {
         let all = cluster::all(Path::new(LOGS));
         let help = match closest(id, all.iter().map(|(place, _)| place.id.as_str())) {
@@ -165,11 +165,11 @@ impl JobWatch {
     /// that has answered before may be silent for a while.
     pub fn is_over(
         &mut self,
-        place: &SubmittedJob,
+        handle: &JobHandle,
         job: &Submitted,
         kinds: &Kinds,
     ) -> Result<bool, ErrorPage> {
-        let states = match states(job, std::slice::from_ref(place), kinds) {
+        let states = match states(job, std::slice::from_ref(handle), kinds) {
             Ok(states) => states,
             Err(refusal) if self.word.is_empty() || self.unanswered == MAX_UNANSWERED => {
                 return Err(refusal);
@@ -184,9 +184,9 @@ impl JobWatch {
         };
         self.unanswered = 0;
         // A job that its engine has forgotten is over.
-        let state = state_of(&states, place).unwrap_or_else(|| State::over("over"));
+        let state = state_of(&states, handle).unwrap_or_else(|| State::over("over"));
         if state.word != self.word {
-            to_stderr(&format!("job {}: {}", place.id, state.word));
+            to_stderr(&format!("job {}: {}", handle.id, state.word));
             self.word.clone_from(&state.word);
         }
         Ok(state.is_over)

@@ -54,7 +54,7 @@ pub(crate) fn watch(
     let stream = JsonStream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
-    let mut hear = |note: LauncherEvent| match (note, &stream) {
+    let mut hear = |event: LauncherEvent| match (event, &stream) {
         (LauncherEvent::Recorded(event), Some(stream)) => stream.event(event, None),
         (note, _) => announce(&note, stream.as_ref()),
     };
@@ -158,16 +158,16 @@ pub fn clear(folders: &RunFolders) {
 }
 
 /// Prints notes of the parent that no rank can print.
-fn announce(note: &LauncherEvent, stream: Option<&JsonStream>) {
-    let Some(words) = words(note) else { return };
+fn announce(event: &LauncherEvent, stream: Option<&JsonStream>) {
+    let Some(words) = words(event) else { return };
     if let Some(stream) = stream {
         stream.say("note", json!({ "message": words }));
     }
     to_stderr(&words);
 }
 
-fn words(note: &LauncherEvent) -> Option<String> {
-    Some(match note {
+fn words(event: &LauncherEvent) -> Option<String> {
+    Some(match event {
         LauncherEvent::Stopped { rank, pid } => {
             format!("warning: rank {rank} (pid {pid}) is stopped; the others wait for it")
         }

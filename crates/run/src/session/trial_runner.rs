@@ -192,7 +192,7 @@ impl<'a> TrialRunner<'a> {
             smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
         };
-        let mut on_note = |note: LauncherEvent| match note {
+        let mut on_event = |event: LauncherEvent| match event {
             LauncherEvent::Progress { rank: Rank(0), step, .. } => on_step(step),
             LauncherEvent::Recorded(event) => {
                 if let Some(stream) = &self.stream {
@@ -201,7 +201,7 @@ impl<'a> TrialRunner<'a> {
             }
             _ => {}
         };
-        let ended = launch::run(&prepared.plan, &run.folders, &start, &mut on_note);
+        let ended = launch::run(&prepared.plan, &run.folders, &start, &mut on_event);
         clear(&run.folders);
         Ok(match ended {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,

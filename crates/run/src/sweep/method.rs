@@ -22,7 +22,7 @@ pub use random::Random;
 pub use tpe::Tpe;
 pub(crate) use tpe::place_of;
 
-/// Chooses the values of trials. [`Kind::NEEDS`] names what it needs of the sweep: a method that
+/// Chooses the values of trials. [`Kind::REQUIREMENTS`] names what it needs of the sweep: a method that
 /// needs neither parameters nor a list has no trials.
 ///
 /// Equal requests must give equal values, so that a sweep that was killed continues as if it had

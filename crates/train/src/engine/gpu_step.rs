@@ -16,28 +16,28 @@ use crate::units::WorldSize;
 
 impl Passes<'_> {
     /// The loss of a pass that weighs so much. Its value and the right answers are noted in
-    /// `found`; nothing waits for them, unless the targets are mixtures of classes.
+    /// `self.fixed.numbers`; nothing waits for them, unless the targets are mixtures of classes.
     pub(super) fn noted(
         &self,
         outputs: &Tensor,
         targets: &Tensor,
         weight: f64,
-        found: &PassNumbers,
+        numbers: &PassNumbers,
     ) -> Result<PassLoss> {
         let has_labels = self.plan.loss.has_classes() && !targets.dtype().is_float();
         let asked = if has_labels { counted(targets)? as u64 } else { 0 };
         let value = f64::NAN;
         let mut correct_of = [0, asked];
-        if let Some(loss) = self.loss.scored(outputs, targets, weight, found)? {
+        if let Some(loss) = self.loss.scored(outputs, targets, weight, numbers)? {
             return Ok(PassLoss { loss, value, correct: correct_of });
         }
         let loss = self.loss.mean(outputs, targets)?;
         if has_labels {
-            count_right(&outputs.detach(), targets, found)?;
+            count_right(&outputs.detach(), targets, numbers)?;
         } else {
             correct_of = correct(&self.plan.loss, outputs, targets)?;
         }
-        found.note(&loss.detach(), (!has_labels).then_some(correct_of[0]), weight)?;
+        numbers.note(&loss.detach(), (!has_labels).then_some(correct_of[0]), weight)?;
         Ok(PassLoss { loss, value, correct: correct_of })
     }
 }

@@ -39,7 +39,7 @@ struct GraphBuffers {
     /// Labels, u32, or what the outputs should be, f32.
     targets: Tensor,
     /// Loss and right answers.
-    found: PassNumbers,
+    numbers: PassNumbers,
 }
 
 /// A recorded pass: launches, and what the CPU knows after it.
@@ -124,7 +124,7 @@ impl GraphPass {
         let mut current = CurrentPass { engine, gpu, fixed, passes, context, draws, weight };
         let news = self.captures[capture].pass(&mut current)?;
         if let Some(found) = engine.reducer.next_pass() {
-            found?.take(gpu, &fixed.found)?;
+            found?.take(gpu, &fixed.numbers)?;
         }
         if matches!(news, CaptureEvent::GivenUp(_)) {
             // What was found out about one is true of both.
@@ -137,7 +137,7 @@ impl GraphPass {
 impl GraphBuffers {
     fn new(gpu: &Gpu, inputs: &Tensor, targets: &Tensor) -> Result<Self> {
         let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), &gpu.device());
-        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, found: PassNumbers::new(gpu)? })
+        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, numbers: PassNumbers::new(gpu)? })
     }
 
     fn fill(&self, inputs: &Tensor, targets: &Tensor) -> Result<()> {
@@ -157,7 +157,7 @@ impl CurrentPass<'_> {
         let targets = &self.fixed.targets;
         let compared = engine.model.compare(inputs, targets, &self.draws, &self.context);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
-            let found = &self.fixed.found;
+            let found = &self.fixed.numbers;
             let PassLoss { loss, .. } =
                 self.passes.noted(&outputs, &targets, self.weight, found)?;
             // A full batch of samples that all count weighs 1, and only fp16, which is not
@@ -229,12 +229,12 @@ impl Recorder for CurrentPass<'_> {
             Ok(values.into_iter().map(f32::to_bits).collect())
         };
         let numbers = self.numbers()?.into_iter().map(bits).collect::<Result<_>>()?;
-        let found = self.fixed.found.bits(self.gpu)?;
+        let found = self.fixed.numbers.bits(self.gpu)?;
         Ok(State { numbers, found, counts: self.counts() })
     }
 
     fn restore(&mut self, State { numbers, found, counts }: &State) -> Result<()> {
-        self.fixed.found.set_bits(self.gpu, found)?;
+        self.fixed.numbers.set_bits(self.gpu, found)?;
         for (place, bits) in self.numbers()?.iter().zip(numbers) {
             let values: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
             write_gradient(

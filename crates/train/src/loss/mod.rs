@@ -53,7 +53,7 @@ pub trait Loss: Debug + Send + Sync {
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor>;
 
     /// [`Loss::mean`] of labels on a GPU in one pass over `outputs`, which may be overwritten. Adds
-    /// loss, right answers and the `weight` of the pass to `found`. `None` = it has no such kernel.
+    /// loss, right answers and the `weight` of the pass to `numbers`. `None` = it has no such kernel.
     #[cfg(feature = "cuda")]
     fn scored(
         &self,

@@ -20,8 +20,8 @@ impl Metric for Accuracy {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_classes(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_classes(context)
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
@@ -49,14 +49,14 @@ impl<const K: usize> Metric for TopAccuracy<K> {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        if let Some(why) = needs_classes(answers) {
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        if let Some(why) = needs_classes(context) {
             return Some(why);
         }
-        if answers.labels_in_sequence {
+        if context.labels_in_sequence {
             return Some("needs one label for each sample".to_owned());
         }
-        let classes = answers.classes;
+        let classes = context.classes;
         let least = K + 1;
         (classes < least)
             .then(|| format!("needs at least {least} classes, but the data has {classes}"))
@@ -84,9 +84,9 @@ impl Metric for ExactMatch {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
         let what = "needs samples that may have several classes";
-        (answers.targets != Targets::MultiLabel).then(|| what.to_owned())
+        (context.targets != Targets::MultiLabel).then(|| what.to_owned())
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {

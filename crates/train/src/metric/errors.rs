@@ -69,8 +69,8 @@ impl Metric for ErrorScore {
         self.mode
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        (self.why_not)(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        (self.why_not)(context)
     }
 
     fn is_usual(&self) -> bool {
@@ -163,8 +163,8 @@ impl Metric for Mae {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_numbers(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_numbers(context)
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
@@ -193,8 +193,8 @@ impl Metric for Mse {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_numbers(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_numbers(context)
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<MetricState> {
@@ -215,8 +215,8 @@ impl Metric for Rmse {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_numbers(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_numbers(context)
     }
 
     fn is_usual(&self) -> bool {

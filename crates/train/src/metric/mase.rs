@@ -27,10 +27,10 @@ impl Metric for Mase {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_numbers(answers).or_else(|| {
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_numbers(context).or_else(|| {
             let what = "compares with the naive forecast of a series, but the data are none";
-            (!answers.has_naive_errors).then(|| what.to_owned())
+            (!context.has_naive_errors).then(|| what.to_owned())
         })
     }
 

@@ -50,7 +50,7 @@ pub trait Metric: Debug + Send + Sync {
 
     /// Reason why it is undefined for such answers, as "is a classification metric, but ...";
     /// `None` = it is defined.
-    fn why_not(&self, answers: &MetricContext) -> Option<String>;
+    fn why_not(&self, context: &MetricContext) -> Option<String>;
 
     /// True if every evaluation measures it; other metrics are measured if they are monitored,
     /// expected or listed in `validation.metrics`, and by `ddprun eval`.
@@ -194,11 +194,11 @@ impl Metrics {
     }
 
     /// The metrics that are defined for such answers, and are usual or named in `names`.
-    pub fn of(&self, answers: &MetricContext, names: &[String]) -> Vec<Arc<dyn Metric>> {
+    pub fn of(&self, context: &MetricContext, names: &[String]) -> Vec<Arc<dyn Metric>> {
         let is_measured = |metric: &Arc<dyn Metric>| {
             metric.is_usual() || names.iter().any(|name| name == metric.name())
         };
-        let all = self.all.iter().filter(|metric| metric.why_not(answers).is_none());
+        let all = self.all.iter().filter(|metric| metric.why_not(context).is_none());
         all.filter(|metric| is_measured(metric)).cloned().collect()
     }
 
@@ -210,19 +210,19 @@ impl Metrics {
     }
 
     /// Properties of the metrics that planning needs.
-    pub fn facts(&self, answers: &MetricContext) -> Vec<MetricFacts> {
+    pub fn facts(&self, context: &MetricContext) -> Vec<MetricFacts> {
         let facts = |metric: &Arc<dyn Metric>| MetricFacts {
             name: metric.name().to_owned(),
             mode: metric.mode(),
-            why_not: metric.why_not(answers),
+            why_not: metric.why_not(context),
         };
         self.all.iter().map(facts).collect()
     }
 }
 
 /// Reason why a metric of right and wrong answers is undefined.
-pub(crate) fn needs_classes(answers: &MetricContext) -> Option<String> {
-    let what = match answers.targets {
+pub(crate) fn needs_classes(context: &MetricContext) -> Option<String> {
+    let what = match context.targets {
         Targets::Classes => return None,
         Targets::MultiLabel => "needs one class for each sample, but these may have several",
         Targets::Numbers | Targets::Series => {
@@ -233,14 +233,14 @@ pub(crate) fn needs_classes(answers: &MetricContext) -> Option<String> {
 }
 
 /// Reason why a metric of errors is undefined.
-pub(crate) fn needs_numbers(answers: &MetricContext) -> Option<String> {
+pub(crate) fn needs_numbers(context: &MetricContext) -> Option<String> {
     let what = "is a regression metric, but the loss is a classification loss";
-    let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
+    let has_classes = matches!(context.targets, Targets::Classes | Targets::MultiLabel);
     has_classes.then(|| what.to_owned())
 }
 
 /// Reason why a metric in the units of the data is undefined.
-pub(crate) fn needs_scaled(answers: &MetricContext) -> Option<String> {
+pub(crate) fn needs_scaled(context: &MetricContext) -> Option<String> {
     let what = "needs targets that the data set has standardised";
-    needs_numbers(answers).or_else(|| (!answers.is_standardized).then(|| what.to_owned()))
+    needs_numbers(context).or_else(|| (!context.is_standardized).then(|| what.to_owned()))
 }

@@ -77,18 +77,18 @@ impl Average {
     }
 
     /// Reason why it is undefined for such answers.
-    fn why_not(self, answers: &MetricContext) -> Option<String> {
-        match answers.targets {
+    fn why_not(self, context: &MetricContext) -> Option<String> {
+        match context.targets {
             Targets::MultiLabel if self == Self::Binary => {
                 Some("needs one of two classes for each sample".to_owned())
             }
             Targets::MultiLabel => None,
-            Targets::Classes if answers.labels_in_sequence => {
+            Targets::Classes if context.labels_in_sequence => {
                 Some("needs one label for each sample".to_owned())
             }
             Targets::Classes if self == Self::Macro => None,
-            Targets::Classes if self == Self::Binary => (answers.classes != 2)
-                .then(|| format!("needs two classes, but the data has {}", answers.classes)),
+            Targets::Classes if self == Self::Binary => (context.classes != 2)
+                .then(|| format!("needs two classes, but the data has {}", context.classes)),
             Targets::Classes => Some("is the accuracy where a sample has one class".to_owned()),
             Targets::Numbers | Targets::Series => {
                 Some("is a classification metric, but the loss is a regression loss".to_owned())
@@ -230,8 +230,8 @@ impl Metric for ClassScore {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        self.average.why_not(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        self.average.why_not(context)
     }
 
     fn is_usual(&self) -> bool {

@@ -23,10 +23,10 @@ impl Metric for Perplexity {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_classes(answers).or_else(|| {
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_classes(context).or_else(|| {
             let what = "needs a text: a label at each position of a sample";
-            (!answers.labels_in_sequence).then(|| what.to_owned())
+            (!context.labels_in_sequence).then(|| what.to_owned())
         })
     }
 
@@ -62,11 +62,11 @@ impl Metric for BitsPerByte {
         Mode::Min
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        needs_classes(answers).or_else(|| {
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        needs_classes(context).or_else(|| {
             let what = "needs a text that is read by characters or by a tokenizer: the bytes of \
                         its tokens are not known";
-            (!answers.labels_in_sequence || !answers.has_token_bytes).then(|| what.to_owned())
+            (!context.labels_in_sequence || !context.has_token_bytes).then(|| what.to_owned())
         })
     }
 

@@ -30,8 +30,8 @@ impl Metric for RankingScore {
         Mode::Max
     }
 
-    fn why_not(&self, answers: &MetricContext) -> Option<String> {
-        why_not(answers)
+    fn why_not(&self, context: &MetricContext) -> Option<String> {
+        why_not(context)
     }
 
     fn is_usual(&self) -> bool {
@@ -52,20 +52,20 @@ impl Metric for RankingScore {
 }
 
 /// Reason why samples cannot be ranked.
-fn why_not(answers: &MetricContext) -> Option<String> {
-    match answers.targets {
+fn why_not(context: &MetricContext) -> Option<String> {
+    match context.targets {
         Targets::Numbers | Targets::Series => {
             return Some(
                 "is a classification metric, but the loss is a regression loss".to_owned(),
             );
         }
-        Targets::Classes if answers.labels_in_sequence => {
+        Targets::Classes if context.labels_in_sequence => {
             return Some("needs one label for each sample".to_owned());
         }
         Targets::Classes | Targets::MultiLabel => {}
     }
-    let samples = answers.samples;
-    let classes = answers.classes;
+    let samples = context.samples;
+    let classes = context.classes;
     let what =
         || format!("ranks all scores, but {samples} samples of {classes} classes are too many");
     (samples.saturating_mul(classes) > MAX_SCORES).then(what)

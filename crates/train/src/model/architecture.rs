@@ -120,8 +120,8 @@ pub enum Head {
 
 impl Head {
     /// Prefixes of its keys in the model of `wanted`; empty if it has no such layer.
-    pub(super) fn keys(&self, wanted: &ExpectedTensors) -> Vec<String> {
-        let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
+    pub(super) fn keys(&self, expected: &ExpectedTensors) -> Vec<String> {
+        let names = || expected.tensors.iter().map(|(name, _)| name.as_str());
         let is_there = |key: &&str| names().any(|name| name.starts_with(*key));
         match self {
             Self::Keys(keys) if keys.iter().any(is_there) => {

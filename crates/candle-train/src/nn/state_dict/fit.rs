@@ -153,20 +153,24 @@ pub struct Mismatch {
     pub typed: Vec<(String, Dtype)>,
 }
 
-/// Compares `header` with the tensors that are `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
+/// Compares `header` with the tensors that are `expected`. The wrappers' `module.` and `_orig_mod.` are stripped
 /// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if
 /// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
 /// put before them. Names of another library become the model's.
-pub fn fit(wanted: &ExpectedTensors, header: &Header, strict: Strict<'_>) -> Result<Fit, Mismatch> {
-    let mut comparison = Comparison::new(renamed(wanted, header), strict);
-    comparison.take_aliases(wanted);
-    let is_conv1d = comparison.is_conv1d(wanted);
-    for (name, shape) in &wanted.tensors {
-        let grid = wanted.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
+pub fn fit(
+    expected: &ExpectedTensors,
+    header: &Header,
+    strict: Strict<'_>,
+) -> Result<Fit, Mismatch> {
+    let mut comparison = Comparison::new(renamed(expected, header), strict);
+    comparison.take_aliases(expected);
+    let is_conv1d = comparison.is_conv1d(expected);
+    for (name, shape) in &expected.tensors {
+        let grid = expected.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
         let origin = comparison.take(name, shape, grid, is_conv1d);
         comparison.fit.origins.push(origin);
     }
-    for name in &wanted.counters {
+    for name in &expected.counters {
         let key = comparison.take_counter(name);
         comparison.fit.counters.push(key);
     }
@@ -184,7 +188,7 @@ pub fn unwrapped(key: &str) -> String {
 
 /// The file's tensors under the model's keys, each with its own key.
 fn renamed<'a>(
-    wanted: &ExpectedTensors,
+    expected: &ExpectedTensors,
     header: &'a Header,
 ) -> BTreeMap<String, (&'a str, &'a TensorInfo)> {
     let plain = |(key, held): (&'a String, &'a TensorInfo)| {
@@ -194,7 +198,7 @@ fn renamed<'a>(
         (name, (key.as_str(), held))
     };
     let mut plain: Vec<(String, (&str, &TensorInfo))> = header.iter().map(plain).collect();
-    if let Some(wrapper) = outer_name(wanted, &plain) {
+    if let Some(wrapper) = outer_name(expected, &plain) {
         let bare: BTreeSet<String> = plain.iter().map(|(key, _)| key.clone()).collect();
         for (key, _) in &mut plain {
             if let Some(inner) = key.strip_prefix(&wrapper).filter(|inner| !bare.contains(*inner)) {
@@ -202,28 +206,31 @@ fn renamed<'a>(
             }
         }
     }
-    let prefix = wanted
+    let prefix = expected
         .shared_component()
         .filter(|prefix| !plain.iter().any(|(key, _)| key.starts_with(prefix)))
         .unwrap_or_default();
-    let is_alias = |key: &str| wanted.aliases.iter().any(|(alias, _)| alias == key);
+    let is_alias = |key: &str| expected.aliases.iter().any(|(alias, _)| alias == key);
     let ours = |key: String| if is_alias(&key) { key } else { format!("{prefix}{key}") };
     let named: BTreeMap<_, _> = plain.into_iter().map(|(key, held)| (ours(key), held)).collect();
-    if wanted.other_names.is_empty() {
+    if expected.other_names.is_empty() {
         return named;
     }
-    let own = |key: &str| wanted.renamed(key).filter(|name| !named.contains_key(name));
+    let own = |key: &str| expected.renamed(key).filter(|name| !named.contains_key(name));
     named.iter().map(|(key, held)| (own(key).unwrap_or_else(|| key.clone()), *held)).collect()
 }
 
 /// The name with its dot under which a file holds the model as a part of something else, such as
 /// `model.` in the state dict of a `LightningModule`: without it, more of the keys are the model's.
-fn outer_name(wanted: &ExpectedTensors, file: &[(String, (&str, &TensorInfo))]) -> Option<String> {
+fn outer_name(
+    expected: &ExpectedTensors,
+    file: &[(String, (&str, &TensorInfo))],
+) -> Option<String> {
     let first = |key: &str| key.split_once('.').map(|(first, _)| format!("{first}."));
-    let names: BTreeSet<&str> = wanted.tensors.iter().map(|(name, _)| name.as_str()).collect();
-    let shared = wanted.shared_component().unwrap_or_default();
+    let names: BTreeSet<&str> = expected.tensors.iter().map(|(name, _)| name.as_str()).collect();
+    let shared = expected.shared_component().unwrap_or_default();
     let is_ours = |key: &str| {
-        let name = wanted.renamed(key).unwrap_or_else(|| key.to_owned());
+        let name = expected.renamed(key).unwrap_or_else(|| key.to_owned());
         names.contains(name.as_str()) || names.contains(format!("{shared}{name}").as_str())
     };
     let outer: BTreeSet<String> = file.iter().filter_map(|(key, _)| first(key)).collect();
@@ -256,8 +263,8 @@ impl<'a> Comparison<'a> {
 
     /// Another name of a parameter stands for it where the file lacks that; where it has both, they
     /// must be equal.
-    fn take_aliases(&mut self, wanted: &ExpectedTensors) {
-        for (alias, name) in &wanted.aliases {
+    fn take_aliases(&mut self, expected: &ExpectedTensors) {
+        for (alias, name) in &expected.aliases {
             let Some(found) = self.file.remove(alias) else { continue };
             match self.file.get(name) {
                 None => drop(self.file.insert(name.clone(), found)),
@@ -270,8 +277,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// True if the file holds linear layers as `transformers` holds those of GPT-2.
-    fn is_conv1d(&self, wanted: &ExpectedTensors) -> bool {
-        let mut telling = wanted.tensors.iter().filter(|(name, _)| name.ends_with(CONV1D[0]));
+    fn is_conv1d(&self, expected: &ExpectedTensors) -> bool {
+        let mut telling = expected.tensors.iter().filter(|(name, _)| name.ends_with(CONV1D[0]));
         telling.next().is_some_and(|(name, shape)| {
             let theirs = self.file.get(name).map(|(_, held)| held.shape.as_slice());
             matches!((&shape[..], theirs), (&[a, b], Some(&[c, d])) if a != b && [a, b] == [d, c])
@@ -347,10 +354,10 @@ impl<'a> Comparison<'a> {
 
 /// The shape of a tensor of the file. Another library, by whose `key` it is called, may have more
 /// or fewer sides of length 1: a convolution of one pixel for a linear layer.
-fn lying(name: &str, ours: &[usize], key: &str, held: &TensorInfo) -> Vec<usize> {
+fn lying(name: &str, ours: &[usize], key: &str, info: &TensorInfo) -> Vec<usize> {
     let sides = |shape: &[usize]| shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
     let is_others = !name.ends_with(&unwrapped(key));
-    let theirs = &held.shape;
+    let theirs = &info.shape;
     if is_others && sides(ours) == sides(theirs) { ours.to_vec() } else { theirs.clone() }
 }
 

@@ -206,29 +206,29 @@ pub(in crate::ops) struct Scored<'a> {
 }
 
 impl Scored<'_> {
-    /// The sum of the rows' losses over the divisor, a scalar. It is noted in `found`, with the
+    /// The sum of the rows' losses over the divisor, a scalar. It is noted in `numbers`, with the
     /// right answers and the `weight` of the pass.
     pub(in crate::ops) fn loss(
         &self,
         gpu: &Gpu,
-        found: &PassNumbers,
+        numbers: &PassNumbers,
         weight: f64,
     ) -> Result<CudaStorage> {
         let loss = gpu.storage(DType::F32, 1)?;
-        self.run(gpu, Some(whole(&loss)?), found, weight)?;
+        self.run(gpu, Some(whole(&loss)?), numbers, weight)?;
         Ok(loss)
     }
 
     /// Notes the right answers alone.
-    pub(in crate::ops) fn count(&self, gpu: &Gpu, found: &PassNumbers) -> Result<()> {
-        self.run(gpu, None, found, 0.0)
+    pub(in crate::ops) fn count(&self, gpu: &Gpu, numbers: &PassNumbers) -> Result<()> {
+        self.run(gpu, None, numbers, 0.0)
     }
 
     fn run(
         &self,
         gpu: &Gpu,
         loss: Option<Address>,
-        found: &PassNumbers,
+        numbers: &PassNumbers,
         weight: f64,
     ) -> Result<()> {
         let Logits { values, rows, classes } = self.logits;
@@ -254,7 +254,7 @@ impl Scored<'_> {
             losses.at(),
             hits.at(),
             loss.into(),
-            found.argument(),
+            numbers.argument(),
             self.divisor.into(),
             weight.into(),
             rows.into(),

@@ -50,7 +50,7 @@ pub struct PushTLike {
 
 impl Kind for PushTLike {
     const NAME: &'static str = "push_t_like";
-    const OFFERS: &'static [Capability] = &[
+    const CAPABILITIES: &'static [Capability] = &[
         Capability::Samples(Modality::Behaviour),
         Capability::Cameras,
         Capability::Simulation,

@@ -51,7 +51,7 @@ pub struct Trajectories {
 
 impl Kind for Trajectories {
     const NAME: &'static str = "trajectories";
-    const OFFERS: &'static [Capability] = &[
+    const CAPABILITIES: &'static [Capability] = &[
         Capability::Samples(Modality::Behaviour),
         Capability::Cameras,
         Capability::Split(BuiltinSplits::LAST),

@@ -90,7 +90,7 @@ fn checked() -> bool {
 
 impl Kind for CsvForecast {
     const NAME: &'static str = "csv_forecast";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Series), Capability::Test];
 
     fn check(&self) -> Vec<OptionConflict> {

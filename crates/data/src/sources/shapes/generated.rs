@@ -76,7 +76,7 @@ impl Default for Shapes {
 
 impl Kind for Shapes {
     const NAME: &'static str = "shapes";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Images), Capability::Split(BuiltinSplits::FIXED)];
 }
 

@@ -119,7 +119,7 @@ const PARTS: BuiltinSplits = BuiltinSplits {
 
 impl Kind for Speech {
     const NAME: &'static str = "speech";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Speech), Capability::Split(PARTS)];
 
     fn check(&self) -> Vec<OptionConflict> {

@@ -88,7 +88,7 @@ pub struct Csv {
 
 impl Kind for Csv {
     const NAME: &'static str = "csv";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Table), Capability::Split(BuiltinSplits::FILES)];
 
     fn check(&self) -> Vec<OptionConflict> {

@@ -88,7 +88,7 @@ pub struct Jsonl {
 
 impl Kind for Jsonl {
     const NAME: &'static str = "jsonl";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Table), Capability::Split(BuiltinSplits::FILES)];
 
     fn check(&self) -> Vec<OptionConflict> {

@@ -80,7 +80,7 @@ fn yes() -> bool {
 
 impl Kind for Chat {
     const NAME: &'static str = "chat";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Text), Capability::Split(BuiltinSplits::LAST)];
 }
 

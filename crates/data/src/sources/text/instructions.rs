@@ -65,7 +65,7 @@ fn a_tenth() -> f64 {
 
 impl Kind for Instructions {
     const NAME: &'static str = "instructions";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Text), Capability::Split(BuiltinSplits::LAST)];
 
     fn check(&self) -> Vec<OptionConflict> {

@@ -90,7 +90,7 @@ const VALIDATES: f64 = 0.1;
 
 impl Kind for Tokens {
     const NAME: &'static str = "tokens";
-    const OFFERS: &'static [Capability] =
+    const CAPABILITIES: &'static [Capability] =
         &[Capability::Samples(Modality::Text), Capability::Split(PARTS)];
 
     fn check(&self) -> Vec<OptionConflict> {

@@ -32,7 +32,7 @@ pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Findin
     let kind = kind_of_data(loaded, vocabulary);
     let holds = kind.and_then(Spec::modality);
     let Some(holds) = holds.filter(|&holds| holds != Modality::Images) else { return Vec::new() };
-    let has_cameras = kind.is_some_and(|kind| kind.offers.contains(&Capability::Cameras));
+    let has_cameras = kind.is_some_and(|kind| kind.capabilities.contains(&Capability::Cameras));
     let lists = [("train", &data.transforms.train), ("val", &data.transforms.val)];
     let finding = |split: &str| {
         let what = format!("change images, but `{}` holds {}", data.name, holds.words());
@@ -163,7 +163,8 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
     }
     let wanted = if metric == "test/success" { Capability::Simulation } else { Capability::Test };
     let measures = kind_of_data(loaded, vocabulary).is_none_or(|kind| {
-        kind.offers.contains(&wanted) || (wanted == Capability::Test && kind.own_parts().is_some())
+        kind.capabilities.contains(&wanted)
+            || (wanted == Capability::Test && kind.own_parts().is_some())
     });
     if metric.starts_with("test/") && !measures {
         let lacks = if wanted == Capability::Test { "test split" } else { "simulator" };

@@ -78,7 +78,9 @@ fn in_list(family: &FamilySpec, path: &Path, list: &Value, found: &mut Vec<Findi
         let Some(kind) = family.kind(name) else { continue };
         let is_behind = |item: &Value| {
             let name = item.find_ref("name").and_then(Value::as_str).unwrap_or_default();
-            family.kind(name).is_some_and(|kind| kind.needs.contains(&Requirement::AfterLast))
+            family
+                .kind(name)
+                .is_some_and(|kind| kind.requirements.contains(&Requirement::AfterLast))
         };
         let is_last = items[index + 1..].iter().all(is_behind);
         found.extend(ListEntry { at: dotted(&at), family, kind, given, is_last }.findings());
@@ -156,12 +158,12 @@ impl ListEntry<'_> {
             return None;
         }
         let name = format!("{}.name", self.at);
-        match self.kind.needs {
+        match self.kind.requirements {
             needs if needs.contains(&Requirement::LastPlace) => {
                 Some(Finding::new(name, "must be the last of its list"))
             }
             needs if needs.contains(&Requirement::AfterLast) => {
-                let last = |kind: &&Spec| kind.needs.contains(&Requirement::LastPlace);
+                let last = |kind: &&Spec| kind.requirements.contains(&Requirement::LastPlace);
                 let last = any_of(self.family.kinds.iter().filter(last).map(|kind| kind.name));
                 let what = format!("must stand at the end of its list, after {last}");
                 Some(Finding::new(name, what))
@@ -172,7 +174,7 @@ impl ListEntry<'_> {
 
     /// "`repeat` needs `key`"
     fn unnamed(&self) -> Option<Finding> {
-        let needs_key = self.kind.needs.contains(&Requirement::EntryKey);
+        let needs_key = self.kind.requirements.contains(&Requirement::EntryKey);
         (needs_key && !self.given.contains_key("key")).then(|| {
             let what = format!("`{}` needs `key`", self.kind.name);
             let key = format!("{}.key", self.at);

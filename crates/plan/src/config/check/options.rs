@@ -260,7 +260,7 @@ fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
 fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
     let train = &loaded.experiment.train;
     let is_timed = train.epochs.is_none() && train.steps.is_none() && train.time.is_some();
-    (is_timed && kind.needs.contains(&Requirement::LastStep)).then(|| {
+    (is_timed && kind.requirements.contains(&Requirement::LastStep)).then(|| {
         let what = "needs a fixed number of steps, but only `train.time` ends the run";
         Finding::new(format!("{}.name", family.table), what)
             .about("train.epochs")

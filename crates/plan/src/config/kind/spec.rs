@@ -18,9 +18,9 @@ pub struct Spec {
     /// Options, in the order of their declaration.
     pub keys: Vec<Key>,
     /// Requirements on the rest of the experiment.
-    pub needs: &'static [Requirement],
+    pub requirements: &'static [Requirement],
     /// Capabilities that the rest of the experiment may use.
-    pub offers: &'static [Capability],
+    pub capabilities: &'static [Capability],
     /// Modalities of samples that a model takes; empty = any.
     pub takes: Vec<Modality>,
     /// JSON schema of the options.
@@ -82,8 +82,8 @@ impl Type {
             name,
             about: text(&schema["description"]),
             keys: properties.map(key).collect(),
-            needs,
-            offers,
+            requirements: needs,
+            capabilities: offers,
             takes: Vec::new(),
             schema,
             read,
@@ -98,8 +98,8 @@ impl Spec {
         let schema = generator().into_root_schema_for::<K>().to_value();
         let kind = Type {
             name: K::NAME,
-            needs: K::NEEDS,
-            offers: K::OFFERS,
+            needs: K::REQUIREMENTS,
+            offers: K::CAPABILITIES,
             read: read::<K>,
             check: check::<K>,
         };
@@ -113,7 +113,7 @@ impl Spec {
 
     /// Type of its samples, if it is a data set.
     pub fn modality(&self) -> Option<Modality> {
-        self.offers.iter().find_map(|offer| match offer {
+        self.capabilities.iter().find_map(|offer| match offer {
             Capability::Samples(modality) => Some(*modality),
             _ => None,
         })
@@ -121,7 +121,7 @@ impl Spec {
 
     /// Own validation and test parts, if samples can be held back.
     pub(crate) fn own_parts(&self) -> Option<BuiltinSplits> {
-        self.offers.iter().find_map(|offer| match offer {
+        self.capabilities.iter().find_map(|offer| match offer {
             Capability::Split(parts) => Some(*parts),
             _ => None,
         })

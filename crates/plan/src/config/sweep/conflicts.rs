@@ -93,7 +93,7 @@ fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Requirement] {
     let method = &sweep.search.method.name;
     match vocabulary.family(METHOD) {
         None => &[Requirement::Parameters],
-        Some(family) => family.kind(method).map_or(&[], |kind| kind.needs),
+        Some(family) => family.kind(method).map_or(&[], |kind| kind.requirements),
     }
 }
 

@@ -55,14 +55,14 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> ComponentFacts for F {
         })
     }
 
-    fn metrics(&self, answers: &MetricContext) -> Vec<MetricFacts> {
+    fn metrics(&self, context: &MetricContext) -> Vec<MetricFacts> {
         let unless = |is_wrong: bool, why: &str| is_wrong.then(|| why.to_owned());
         let numbers = unless(
-            answers.has_classes(),
+            context.has_classes(),
             "is a regression metric, but the loss is a classification loss",
         );
         let classes = unless(
-            !answers.has_classes(),
+            !context.has_classes(),
             "is a classification metric, but the loss is a regression loss",
         );
         [

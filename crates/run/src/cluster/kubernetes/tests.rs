@@ -53,7 +53,7 @@ fn one_pod_needs_neither() {
 #[test]
 fn workers_of_a_sweep_are_pods_that_read_its_file_on_a_volume() {
     insta::assert_snapshot!(kubernetes().script(&Job::example_sweep()));
-    let place = SubmittedJob { id: "x".to_owned(), folder: "/x".into(), workers: Some(3) };
+    let place = JobHandle { id: "x".to_owned(), folder: "/x".into(), workers: Some(3) };
     let Output::Call(call) = kubernetes().output(&place, true) else { unreachable!() };
     let args: Vec<_> = call.args.iter().map(|arg| arg.to_string_lossy()).collect();
     let logs = "logs --selector=batch.kubernetes.io/job-name=x --tail=-1 --prefix \
@@ -76,11 +76,7 @@ fn workers_of_a_sweep_take_the_pods_of_a_train_job_for_no_machines_of_one_run() 
     insta::assert_snapshot!(of_kubeflow().script(&Job::example_sweep()));
     let calls = [
         of_kubeflow().list(&[]),
-        of_kubeflow().cancel(&SubmittedJob {
-            id: "x".to_owned(),
-            folder: "/x".into(),
-            workers: None,
-        }),
+        of_kubeflow().cancel(&JobHandle { id: "x".to_owned(), folder: "/x".into(), workers: None }),
     ];
     let words = |call: &Call| call.args.iter().any(|arg| arg == "trainjobs.trainer.kubeflow.org");
     assert!(calls.iter().all(words), "{calls:?}");

@@ -41,9 +41,9 @@ pub fn run(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,
-    on_note: &mut dyn FnMut(LauncherEvent),
+    on_event: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
-    run_to_end(plan, run, start, None, on_note)
+    run_to_end(plan, run, start, None, on_event)
 }
 
 /// [`run()`] for this machine's ranks of a run over several, whose parents have found each other.
@@ -58,9 +58,9 @@ pub fn run_node(
     run: &RunFolders,
     start: &Start,
     nodes: &mut Nodes,
-    on_note: &mut dyn FnMut(LauncherEvent),
+    on_event: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
-    run_to_end(plan, run, start, Some(nodes), on_note)
+    run_to_end(plan, run, start, Some(nodes), on_event)
 }
 
 fn run_to_end(
@@ -68,7 +68,7 @@ fn run_to_end(
     run: &RunFolders,
     start: &Start,
     mut nodes: Option<&mut Nodes>,
-    on_note: &mut dyn FnMut(LauncherEvent),
+    on_event: &mut dyn FnMut(LauncherEvent),
 ) -> Result<Ended, Box<Failure>> {
     let name = match nodes.as_ref().map_or(0, |nodes| nodes.node()) {
         0 => "failure.json".to_owned(),
@@ -77,7 +77,7 @@ fn run_to_end(
     let stops = StopSources::open(start.waker.clone())
         .map_err(|error| Failure::of_start(run, Rank(0), &error, ExitCode::Resource));
     let ended = stops.and_then(|stops| {
-        Runner { run, start, stops, nodes: nodes.as_deref_mut(), on_note }.run(plan)
+        Runner { run, start, stops, nodes: nodes.as_deref_mut(), on_event }.run(plan)
     });
     let ended = ended.map_err(|failure| match &nodes {
         Some(nodes) => Box::new(nodes.reported(*failure)),
@@ -97,7 +97,7 @@ struct Runner<'a> {
     start: &'a Start,
     stops: StopSources,
     nodes: Option<&'a mut Nodes>,
-    on_note: &'a mut dyn FnMut(LauncherEvent),
+    on_event: &'a mut dyn FnMut(LauncherEvent),
 }
 
 impl Runner<'_> {
@@ -118,7 +118,7 @@ impl Runner<'_> {
     /// The group has made room for a larger one.
     fn grow(&mut self, recovery: &mut Recovery) -> Result<(), Box<Failure>> {
         let Some(nodes) = &self.nodes else {
-            (self.on_note)(recovery.grow());
+            (self.on_event)(recovery.grow());
             return Ok(());
         };
         recovery.make_room();
@@ -135,7 +135,7 @@ impl Runner<'_> {
     ) -> Result<(), Box<Failure>> {
         let failure = failed.failure.clone();
         let (note, wait) = after_failure(self.nodes.as_deref_mut(), recovery, failed)?;
-        (self.on_note)(note);
+        (self.on_event)(note);
         if let Some(nodes) = &mut self.nodes {
             // Node 0 may be stopped in this time.
             let until = clock() + wait;
@@ -175,11 +175,11 @@ impl Runner<'_> {
         let Some(nodes) = &mut self.nodes else { return Ok(()) };
         let mut is_called_off = || self.stops.is_requested_within(LOOK);
         let mut report =
-            |line: &str| (self.on_note)(LauncherEvent::Rendezvous { words: line.to_owned() });
+            |line: &str| (self.on_event)(LauncherEvent::Rendezvous { words: line.to_owned() });
         let met = join_again(nodes, recovery.past(), &mut is_called_off, &mut report);
         met.inspect_err(|_| nodes.call_off())?;
         let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
-        note.into_iter().for_each(&mut *self.on_note);
+        note.into_iter().for_each(&mut *self.on_event);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Runner<'_> {
             grows_after: recovery.grows_after(),
             stops: &mut self.stops,
             nodes: self.nodes.as_deref_mut(),
-            on_note: &mut *self.on_note,
+            on_event: &mut *self.on_event,
         };
         let group = watch.run(processes);
         let verdict = judge(&group);

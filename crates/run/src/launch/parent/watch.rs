@@ -80,7 +80,7 @@ pub(super) struct Watch<'a> {
     pub(super) grows_after: Option<u32>,
     pub(super) stops: &'a mut StopSources,
     pub(super) nodes: Option<&'a mut Nodes>,
-    pub(super) on_note: &'a mut dyn FnMut(LauncherEvent),
+    pub(super) on_event: &'a mut dyn FnMut(LauncherEvent),
 }
 
 impl Watch<'_> {
@@ -92,7 +92,7 @@ impl Watch<'_> {
             .starting_at(first)
             .growing_after(self.grows_after);
         for process in &processes {
-            (self.on_note)(LauncherEvent::Started { rank: process.rank, pid: process.child.id() });
+            (self.on_event)(LauncherEvent::Started { rank: process.rank, pid: process.child.id() });
         }
         let mut stall_detector =
             StallDetector::new(self.stall_timeout, self.deadline, first.index() + processes.len())
@@ -155,7 +155,7 @@ impl Watch<'_> {
 
     fn act(&mut self, action: Action, processes: &mut [Process]) {
         match action {
-            Action::Tell(note) => (self.on_note)(note),
+            Action::Tell(note) => (self.on_event)(note),
             Action::Kill => processes.iter().for_each(Process::kill),
             Action::Send(stop) => send(processes, &ToRank::Stop(stop)),
             Action::GiveUp => send(processes, &ToRank::GiveUp),

@@ -15,7 +15,7 @@ pub struct Grid {}
 
 impl Kind for Grid {
     const NAME: &'static str = "grid";
-    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Points];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Points];
 }
 
 impl Method for Grid {

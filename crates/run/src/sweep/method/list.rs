@@ -14,7 +14,7 @@ pub struct List {}
 
 impl Kind for List {
     const NAME: &'static str = "list";
-    const NEEDS: &'static [Requirement] = &[Requirement::List];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::List];
 }
 
 impl Method for List {

@@ -15,7 +15,7 @@ pub struct Random {}
 
 impl Kind for Random {
     const NAME: &'static str = "random";
-    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Random {

@@ -44,7 +44,7 @@ pub struct Tpe {}
 
 impl Kind for Tpe {
     const NAME: &'static str = "tpe";
-    const NEEDS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
 }
 
 impl Method for Tpe {

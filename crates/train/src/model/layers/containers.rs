@@ -84,7 +84,7 @@ pub struct Repeat {
 
 impl Kind for Repeat {
     const NAME: &'static str = "repeat";
-    const NEEDS: &'static [Requirement] = &[Requirement::EntryKey];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::EntryKey];
 }
 
 impl Layer for Repeat {

@@ -157,7 +157,7 @@ pub struct CosineAnnealingLr {
 
 impl Kind for CosineAnnealingLr {
     const NAME: &'static str = "cosine";
-    const NEEDS: &'static [Requirement] = &[Requirement::LastStep];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::LastStep];
 }
 
 /// Intervals to the minimum.

@@ -48,7 +48,7 @@ impl Default for OneCycleLr {
 
 impl Kind for OneCycleLr {
     const NAME: &'static str = "one_cycle";
-    const NEEDS: &'static [Requirement] = &[Requirement::LastStep];
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::LastStep];
 }
 
 /// Steps of the cycle.
