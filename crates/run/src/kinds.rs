@@ -211,7 +211,7 @@ impl ComponentFacts for Kinds {
         Ok(loss::facts(loss.as_ref()))
     }
 
-    fn decided_loss(&self, loss: &Choice, data: &DataFacts) -> Result<Choice, Unfit> {
+    fn loss_from_data(&self, loss: &Choice, data: &DataFacts) -> Result<Choice, Unfit> {
         let built = self.losses.build(loss);
         let built = built.map_err(|error| Unfit::of_all(error.to_string()))?;
         let mut decided = loss.clone();

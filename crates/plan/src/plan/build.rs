@@ -40,7 +40,7 @@ pub trait ComponentFacts {
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
 
     /// Returns the loss with options that depend on the data resolved.
-    fn decided_loss(&self, loss: &Choice, _data: &DataFacts) -> Result<Choice, Unfit> {
+    fn loss_from_data(&self, loss: &Choice, _data: &DataFacts) -> Result<Choice, Unfit> {
         Ok(loss.clone())
     }
 
@@ -109,7 +109,7 @@ impl ProblemCollector {
             data,
             on_gpus,
             |loss| kinds.loss(loss),
-            |loss| kinds.decided_loss(loss, data),
+            |loss| kinds.loss_from_data(loss, data),
         ))?;
         let metrics = kinds.metrics(&MetricContext::of(&loss, data));
         let is_never_negative = kinds.loss(&loss.kind).is_ok_and(|facts| facts.is_never_negative);

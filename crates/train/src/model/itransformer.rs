@@ -108,6 +108,6 @@ impl Model for ITransformer {
         let tokens = self.norm.onnx(graph, &tokens)?;
         let tokens = graph.narrowed(&tokens, 1, 0, self.window.series);
         let y = self.projector.onnx(graph, &tokens)?;
-        Ok(x.undo(graph, &y))
+        Ok(x.denormalise(graph, &y))
     }
 }

@@ -198,6 +198,6 @@ impl Model for PatchTst {
         let flat = graph.flattened(&flat, 1);
         let y = self.head.onnx(graph, &flat)?;
         let y = graph.shaped(&y, &[series, pred_len]);
-        Ok(x.undo(graph, &y))
+        Ok(x.denormalise(graph, &y))
     }
 }

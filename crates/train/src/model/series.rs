@@ -82,7 +82,7 @@ impl InstanceNormOnnx {
 
     /// Maps a forecast (n, series, time steps) back to the scale of its window: (n, time steps,
     /// series).
-    pub(super) fn undo(&self, graph: &mut Graph, forecast: &Value) -> Value {
+    pub(super) fn denormalise(&self, graph: &mut Graph, forecast: &Value) -> Value {
         let scaled = graph.mul(forecast, &self.scale);
         let shifted = graph.add(&scaled, &self.mean);
         graph.transposed(&shifted, &[0, 2, 1])

@@ -199,7 +199,7 @@ impl Model for TimeBridge {
         let tokens = graph.narrowed(&tokens, 1, 0, series);
         let flat = graph.flattened(&tokens, 2);
         let y = self.head.onnx(graph, &flat)?;
-        Ok(x.undo(graph, &y))
+        Ok(x.denormalise(graph, &y))
     }
 }
 
