@@ -20,7 +20,7 @@ fn as_parent() {
     let mut on_event = |event: LauncherEvent| match event {
         LauncherEvent::Started { rank, pid } => tell(&format!("STARTED {rank} {pid}")),
         LauncherEvent::Progress { rank, step, .. } if step > 0 => {
-            tell(&format!("AT {rank} {step}"))
+            tell(&format!("AT {rank} {step}"));
         }
         _ => {}
     };

@@ -237,7 +237,7 @@ impl Wanted<'_> {
                 (hash, done) = (self.new_hash(), 0);
             }
             size = size.or_else(|| Some(done + content_length(&answer)?));
-            let file = files::Appended::open(path)?;
+            let file = files::AppendFile::open(path)?;
             let mut body = answer.into_body().into_reader();
             let before = done;
             let why = loop {
@@ -276,7 +276,7 @@ impl Wanted<'_> {
             }
         }
         if size == Some(0) {
-            files::Appended::open(path)?;
+            files::AppendFile::open(path)?;
         }
         Ok(hash.finish())
     }
