@@ -3,14 +3,14 @@
 use ddprun_host::files;
 use ddprun_host::user_error::{ExitCode, UserError};
 
-use crate::name::Repo;
+use crate::name::{BadName, Repo};
 
 /// Why a name does not lead to a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Text that is no name.
-    #[error("`{name}` is not a name on the hub")]
-    BadName { name: String },
+    #[error(transparent)]
+    BadName(#[from] BadName),
     /// `HF_HUB_OFFLINE` is set, and the cache does not have it.
     #[error("`{name}` is not in the cache `{cache}`, and `HF_HUB_OFFLINE` forbids fetching it")]
     Offline { name: String, cache: String, near: Vec<String> },
@@ -66,7 +66,7 @@ pub enum Error {
 impl UserError for Error {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::BadName { .. }
+            Self::BadName(_)
             | Self::Offline { .. }
             | Self::NoRepo { .. }
             | Self::Gated { .. }
@@ -88,7 +88,7 @@ impl UserError for Error {
 
     fn help(&self) -> Option<String> {
         Some(match self {
-            Self::BadName { name } => match name.strip_prefix(crate::name::PREFIX) {
+            Self::BadName(BadName { name }) => match name.strip_prefix(crate::name::PREFIX) {
                 Some("gpt2") => "write its organization too: `hf:openai-community/gpt2`".to_owned(),
                 _ => "write `hf:ORG/NAME`, with `@REVISION` for a branch, tag or commit and `/FILE` for one file, \
                       such as `hf:timm/resnet18.a1_in1k`"

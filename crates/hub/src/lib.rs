@@ -8,17 +8,17 @@
 
 #![expect(missing_docs, reason = "an error's operands say their names")]
 
-mod catalog;
-mod cache;
-mod client;
-mod config;
-mod error;
-mod fetch;
 mod name;
+mod error;
+mod config;
+mod cache;
+mod catalog;
+mod client;
+mod fetch;
 
 pub use cache::Cache;
 pub use catalog::{KnownFile, KnownSet};
 pub use config::Config;
 pub use error::Error;
 pub use fetch::{Hub, OnProgress, Progress, Snapshot};
-pub use name::{HubName, PREFIX, Repo, RepoKind};
+pub use name::{BadName, HubName, PREFIX, Repo, RepoKind};

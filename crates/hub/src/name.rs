@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::error::Error;
-
 /// What a name begins with.
 pub const PREFIX: &str = "hf:";
 /// What begins the name of a repository of data.
@@ -18,6 +16,13 @@ pub enum RepoKind {
     Model,
     /// `hf:ORG/NAME` where data are named, and `hf:datasets/ORG/NAME` everywhere.
     Dataset,
+}
+
+/// Text that begins with `hf:` and is no name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is not a name on the hub")]
+pub struct BadName {
+    pub name: String,
 }
 
 /// A repository: its sort, and `ORG/NAME`.
@@ -79,7 +84,7 @@ impl HubName {
     /// # Errors
     ///
     /// The name is not of this form, or could lead out of its folder in the cache.
-    pub fn parse(text: &str, kind: RepoKind) -> Option<Result<Self, Error>> {
+    pub fn parse(text: &str, kind: RepoKind) -> Option<Result<Self, BadName>> {
         let name = text.strip_prefix(PREFIX)?;
         // `hf://` is how fsspec and pandas write it.
         let name = name.strip_prefix("//").unwrap_or(name);
@@ -90,7 +95,7 @@ impl HubName {
         Some(
             parts(name)
                 .map(|(id, revision, file)| Self { repo: Repo { kind, id }, revision, file })
-                .ok_or_else(|| Error::BadName { name: text.to_owned() }),
+                .ok_or_else(|| BadName { name: text.to_owned() }),
         )
     }
 
@@ -206,7 +211,7 @@ mod tests {
         ];
         for text in bad {
             let refused = HubName::parse(text, RepoKind::Model).unwrap();
-            assert!(matches!(refused, Err(Error::BadName { .. })), "{text}");
+            assert!(matches!(refused, Err(BadName { .. })), "{text}");
         }
         assert!(HubName::parse("weights/a.safetensors", RepoKind::Model).is_none());
     }

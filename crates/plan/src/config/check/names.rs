@@ -210,7 +210,11 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
         ("checkpoint.dir", Some(&experiment.checkpoint.dir)),
         ("logging.dir", Some(&experiment.logging.dir)),
     ];
-    all.into_iter().filter_map(|(key, path)| path_finding(key, path?)).collect()
+    let found = |(key, path): (&str, Option<&Path>)| {
+        let is_written = key != "model.pretrained";
+        path_finding(key, path?, is_written)
+    };
+    all.into_iter().filter_map(found).collect()
 }
 
 /// Files and folders that the experiment reads and that are not there. Not a rule: what a stored
@@ -218,7 +222,7 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
 pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut look = |key: String, path: &Path| {
-        if path_finding(&key, path).is_none() && !path.exists() {
+        if path_finding(&key, path, false).is_none() && !path.exists() {
             let what = format!("`{}` does not exist", path.display());
             let help = "check the path; relative ones start at the current folder";
             found.push(Finding::new(key, what).help(help));
@@ -278,12 +282,11 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
     })
 }
 
-/// A finding about a path as it is written, without access to any disk.
-pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
+/// A finding about a path as it stands in the file, without access to any disk.
+pub(super) fn path_finding(key: &str, path: &Path, is_written: bool) -> Option<Finding> {
     if path.to_str().is_some_and(is_hub_name) {
-        let is_output = ["logging.dir", "checkpoint.dir"].contains(&key);
         let what = "is a name on the Hugging Face hub, which nothing is written to";
-        return is_output.then(|| Finding::new(key, what).help("name a folder"));
+        return is_written.then(|| Finding::new(key, what).help("name a folder"));
     }
     if let Some(finding) = path.to_str().and_then(|text| url_finding(key, text)) {
         return Some(finding);

@@ -128,7 +128,8 @@ pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
         Value::String(_, path)
             if ["path", "output-path"].map(Json::from).contains(&schema["format"]) =>
         {
-            found.extend(names::path_finding(key, Path::new(path)));
+            let is_written = schema["format"] == "output-path";
+            found.extend(names::path_finding(key, Path::new(path), is_written));
         }
         Value::String(_, path) if schema["format"] == "remote-path" => {
             found.extend(names::url_finding(key, path));

@@ -48,17 +48,26 @@ fn a_url_is_refused_by_every_key_that_names_a_file() {
     }
     assert!(tried > 30, "{tried}");
     for key in ["model.pretrained", "checkpoint.dir", "logging.dir"] {
-        for url in ["s3://bucket/a", "gs://bucket/a", "hf://org/a", "https://x.org/a", "file:///a"]
-        {
+        for url in ["s3://bucket/a", "gs://bucket/a", "https://x.org/a", "file:///a"] {
             let problems = told(GOOD, &[&format!("{key}={url}")]);
             assert_eq!(problems, [format!("`{key}`: {URL}")], "{url}");
         }
     }
-    let problems = told(GOOD, &["model={name=llama, lora={adapters=\"hf://org/a\"}}"]);
+    let problems = told(GOOD, &["model={name=llama, lora={adapters=\"s3://org/a\"}}"]);
     assert!(problems.contains(&format!("`model.lora.adapters`: {URL}")), "{problems:?}");
     assert_eq!(
         told(&format!("extends = 'gs://b/x.toml'\n{GOOD}"), &[]),
         [format!("`extends`: {URL}")]
+    );
+    // A name on the hub can be read, and not be written to.
+    good(GOOD, &["model.pretrained=hf:org/a", "data.train_dir=hf://org/a"]);
+    let written = told(
+        GOOD,
+        &["checkpoint.dir=hf:org/a", "logging.sinks=[{name=tensorboard, dir=\"hf:a/b\"}]"],
+    );
+    assert!(
+        written.len() == 2 && written.iter().all(|it| it.contains("nothing is written to")),
+        "{written:?}"
     );
     // A path may hold a colon, and the name of a run.
     good(GOOD, &["model.pretrained=run:x/best", "logging.dir=a:b"]);
