@@ -63,9 +63,9 @@ pub use run_json::{
 };
 pub(crate) use sink::RunTime;
 pub use sink::{
-    Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, Milestones, NamedSink, OpenSink, Sink,
-    SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events, read_milestones,
-    read_rank_stats,
+    Command, Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, Milestones, Mlflow, NamedSink,
+    OpenSink, Sink, SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events,
+    read_milestones, read_rank_stats,
 };
 pub use stderr::{canvas, takes_words};
 pub use stdout::{

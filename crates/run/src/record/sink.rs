@@ -6,6 +6,8 @@ mod curves;
 mod jsonl;
 mod milestones;
 mod tensorboard;
+mod command;
+mod mlflow;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -19,12 +21,14 @@ use crate::record::Error;
 use crate::registry::{Accepts, Family, Registered, Registry};
 
 pub(super) use best_effort::{QueuedSink, TIME_AT_THE_END};
+pub use command::Command;
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
 pub(crate) use jsonl::RunTime;
 pub(super) use jsonl::rare_events;
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub use milestones::{Milestones, read_milestones, read_rank_stats};
+pub use mlflow::Mlflow;
 pub use tensorboard::Tensorboard;
 
 /// An output for the events of a run. Only rank 0 has sinks.
@@ -97,6 +101,11 @@ pub trait OpenSink: Send {
         Ok(())
     }
 
+    /// Receives the end of this start, after its last event. With best-effort delivery only.
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Label and path for the summary at the end of the run.
     fn summary_entry(&self, finished: &Finished) -> Option<(&'static str, PathBuf)>;
 }
@@ -129,6 +138,8 @@ impl Registered for SinkFamily {
         all.add::<Csv>();
         all.add::<Tensorboard>();
         all.add::<Curves>();
+        all.add::<Mlflow>();
+        all.add::<Command>();
         all
     }
 }

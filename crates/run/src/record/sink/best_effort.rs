@@ -209,6 +209,7 @@ impl Queue {
             }
         }
         open.sync()?;
+        open.finish()?;
         Ok(finished.and_then(|finished| open.summary_entry(&finished)))
     }
 

@@ -90,16 +90,21 @@ fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<AppendFile, 
 
 /// The record of an event; `None` for events without numbers.
 fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
-    let (step, points) = match event {
-        Event::StepDone(done) => (done.step, of_step(done)),
-        Event::Evaluated(at) | Event::Tested(at) => (at.step, of_evaluation(at)),
-        _ => return None,
-    };
+    let (step, points) = scalars(event)?;
     let summary = points.iter().fold(Message::default(), |summary, (tag, value)| {
         let point = Message::default().bytes(1, tag.as_bytes()).float(2, *value as f32);
         summary.message(1, &point)
     });
     Some(Message::at(now, step).message(5, &summary).record())
+}
+
+/// Step and numbers of an event; `None` for events without numbers.
+pub(super) fn scalars(event: &Event) -> Option<(u64, Vec<(&str, f64)>)> {
+    match event {
+        Event::StepDone(done) => Some((done.step, of_step(done))),
+        Event::Evaluated(at) | Event::Tested(at) => Some((at.step, of_evaluation(at))),
+        _ => None,
+    }
 }
 
 /// Returns a name behind those of earlier starts, even if the clock went back: TensorBoard reads

@@ -1,0 +1,340 @@
+//! `mlflow` in `logging.sinks`
+//!
+//! MLflow's REST API (`/api/2.0/mlflow`, the same in versions 1 to 3): a run is found by its tag
+//! `ddprun.run`, so that a resumed run goes on with its curves; numbers are sent in batches.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use ureq::Agent;
+
+use super::tensorboard::scalars;
+use crate::config::kind::Kind;
+use crate::event::{Event, Finished, Reason};
+use crate::launch::rank_env;
+use crate::record::sink::{Delivery, OpenSink, Sink, SinkStart, Stamped};
+use crate::record::{Error, to_stderr};
+
+/// Longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two batches, and how many numbers one has at most, which is the server's limit.
+const INTERVAL: Duration = Duration::from_secs(2);
+const BATCH: usize = 1000;
+/// Parameters of one request, and characters of a value: limits of the server.
+const N_PARAMS: usize = 100;
+const VALUE: usize = 500;
+/// Numbers that wait for a server which does not answer; older ones are dropped.
+const MAX_WAITING: usize = 50_000;
+/// The tag that tells a run.
+const TAG: &str = "ddprun.run";
+
+/// a tracking server of MLflow: `mlflow server`. It gets all numbers of `metrics.csv`, the
+/// configuration as parameters, tags, and how the run ended. A server that does not answer costs no
+/// step. A password is taken from `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or
+/// `MLFLOW_TRACKING_TOKEN`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mlflow {
+    /// address of the server. Default: `MLFLOW_TRACKING_URI`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"http://127.0.0.1:5000")]
+    pub uri: Option<String>,
+    /// experiment on the server, made if needed. Default: `experiment.name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"animals")]
+    pub experiment: Option<String>,
+}
+
+impl Kind for Mlflow {
+    const NAME: &'static str = "mlflow";
+}
+
+impl Sink for Mlflow {
+    fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
+        let uri = self.uri.clone().or_else(|| rank_env::variable("MLFLOW_TRACKING_URI"));
+        let Some(uri) = uri.filter(|uri| uri.starts_with("http")) else {
+            let why =
+                "no address of a server: set `uri` in `logging.sinks`, or `MLFLOW_TRACKING_URI`";
+            return Err(failed("reach", "mlflow", why));
+        };
+        let server = Server::new(&uri);
+        let experiment = self.experiment.as_deref().unwrap_or(&start.name).to_owned();
+        let tracker = Tracker {
+            server,
+            experiment,
+            start: start.clone(),
+            run: None,
+            waiting: Vec::new(),
+            sent: Instant::now(),
+            has_warned: false,
+        };
+        Ok(Box::new(tracker))
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::BestEffort
+    }
+}
+
+/// A tracking server.
+struct Server {
+    uri: String,
+    agent: Agent,
+    /// Value of the header `Authorization`.
+    authorization: Option<String>,
+}
+
+/// An answer that is no success: its status, MLflow's code, and words. No status = no answer.
+#[derive(Debug)]
+struct Failure {
+    code: String,
+    words: String,
+}
+
+impl Server {
+    fn new(uri: &str) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(TIMEOUT))
+            .user_agent(concat!("ddprun/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        let word = rank_env::variable;
+        let basic = word("MLFLOW_TRACKING_USERNAME").map(|name| {
+            let password = word("MLFLOW_TRACKING_PASSWORD").unwrap_or_default();
+            format!("Basic {}", base64(format!("{name}:{password}").as_bytes()))
+        });
+        let token = word("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"));
+        Self { uri: uri.trim_end_matches('/').to_owned(), agent, authorization: basic.or(token) }
+    }
+
+    fn post(&self, method: &str, body: &Value) -> Result<Value, Failure> {
+        let mut request = self.agent.post(format!("{}/api/2.0/mlflow/{method}", self.uri));
+        request = request.header("Content-Type", "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let unreached =
+            |error: ureq::Error| Failure { code: String::new(), words: error.to_string() };
+        let mut answer = request.send(body.to_string()).map_err(unreached)?;
+        let text = answer.body_mut().read_to_string().map_err(unreached)?;
+        let value: Value = serde_json::from_str(&text).unwrap_or_default();
+        if answer.status().is_success() {
+            return Ok(value);
+        }
+        let word =
+            |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let message = word("message");
+        let line = message.lines().next().unwrap_or_default();
+        Err(Failure {
+            code: word("error_code"),
+            words: format!("it answers {} {line}", answer.status()),
+        })
+    }
+}
+
+/// A run on the server.
+struct Tracker {
+    server: Server,
+    experiment: String,
+    start: SinkStart,
+    /// The id that the server gave the run, once it has answered.
+    run: Option<String>,
+    /// Numbers that were not sent yet.
+    waiting: Vec<Value>,
+    /// Time of the last attempt to send.
+    sent: Instant,
+    /// True once a warning was printed about a server that does not answer.
+    has_warned: bool,
+}
+
+impl OpenSink for Tracker {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        if let Some((step, points)) = scalars(&stamped.event) {
+            let time = stamped.time.as_millisecond();
+            // JSON has no NaN.
+            let finite = points.into_iter().filter(|(_, value)| value.is_finite());
+            self.waiting.extend(finite.map(
+                |(key, value)| json!({"key": key, "value": value, "timestamp": time, "step": step}),
+            ));
+        }
+        let status = match &stamped.event {
+            Event::Finished(finished) => Some(match finished.reason {
+                Reason::Completed | Reason::EarlyStopped | Reason::OutOfTime => "FINISHED",
+                Reason::Stopped | Reason::Abandoned => "KILLED",
+            }),
+            Event::Failed { .. } => Some("FAILED"),
+            _ => None,
+        };
+        let is_due =
+            self.run.is_none() || self.sent.elapsed() >= INTERVAL || self.waiting.len() >= BATCH;
+        if status.is_none() && !is_due {
+            return Ok(());
+        }
+        let sent = self.send(status, stamped.time.as_millisecond());
+        self.sent = Instant::now();
+        match sent {
+            Ok(()) => self.has_warned = false,
+            Err(failure) if status.is_some() => {
+                return Err(failed("reach", &self.server.uri, &failure.words));
+            }
+            Err(failure) => self.keep(&failure),
+        }
+        Ok(())
+    }
+
+    fn summary_entry(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        Some(("mlflow", PathBuf::from(&self.server.uri)))
+    }
+}
+
+impl Tracker {
+    /// Sends what waits, and how the run has ended, if it has.
+    fn send(&mut self, status: Option<&str>, time: i64) -> Result<(), Failure> {
+        let run = match &self.run {
+            Some(run) => run.clone(),
+            None => self.run.insert(self.open_run(time)?).clone(),
+        };
+        while !self.waiting.is_empty() {
+            let n = self.waiting.len().min(BATCH);
+            let body = json!({"run_id": run, "metrics": self.waiting[..n]});
+            self.server.post("runs/log-batch", &body)?;
+            self.waiting.drain(..n);
+        }
+        if let Some(status) = status {
+            let body = json!({"run_id": run, "status": status, "end_time": time});
+            self.server.post("runs/update", &body)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the run of an earlier start, or makes it, and tells its configuration.
+    fn open_run(&self, time: i64) -> Result<String, Failure> {
+        let id = self.experiment_id()?;
+        let filter = format!("tags.`{TAG}` = '{}'", self.start.run.id);
+        let body = json!({"experiment_ids": [id], "filter": filter, "max_results": 1});
+        let found = self.server.post("runs/search", &body)?;
+        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
+        if let Some(run) = text(&found, "/runs/0/info/run_id") {
+            self.server.post("runs/update", &json!({"run_id": run, "status": "RUNNING"}))?;
+            return Ok(run);
+        }
+        let own = [(TAG, self.start.run.id.as_str()), ("mlflow.source.name", "ddprun")];
+        let own = own.into_iter().map(|(key, value)| json!({"key": key, "value": value}));
+        let tags = self.start.tags.iter().map(|tag| json!({"key": tag, "value": "true"}));
+        let body = json!({
+            "experiment_id": id,
+            "run_name": format!("{} {}", self.start.name, self.start.run.id),
+            "start_time": time,
+            "tags": own.chain(tags).collect::<Vec<_>>(),
+        });
+        let made = self.server.post("runs/create", &body)?;
+        let run = text(&made, "/run/info/run_id").ok_or_else(|| Failure {
+            code: String::new(),
+            words: "its answer has no run: is it a server of MLflow?".to_owned(),
+        })?;
+        for params in params(&self.start.config).chunks(N_PARAMS) {
+            self.server.post("runs/log-batch", &json!({"run_id": run, "params": params}))?;
+        }
+        Ok(run)
+    }
+
+    fn experiment_id(&self) -> Result<String, Failure> {
+        let name = &self.experiment;
+        let made = self.server.post("experiments/create", &json!({ "name": name }));
+        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
+        match made {
+            Ok(made) => Ok(text(&made, "/experiment_id").unwrap_or_default()),
+            Err(failure) if failure.code == "RESOURCE_ALREADY_EXISTS" => {
+                let filter = format!("name = '{}'", name.replace('\'', "\\'"));
+                let body = json!({"filter": filter, "max_results": 1, "view_type": "ACTIVE_ONLY"});
+                let found = self.server.post("experiments/search", &body)?;
+                text(&found, "/experiments/0/experiment_id").ok_or(failure)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Keeps what could not be sent, and says so once.
+    fn keep(&mut self, failure: &Failure) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            to_stderr(&format!(
+                "warning: `mlflow`: {} cannot be reached: {}; numbers are kept, and sent once it answers",
+                self.server.uri, failure.words
+            ));
+        }
+        let surplus = self.waiting.len().saturating_sub(MAX_WAITING);
+        self.waiting.drain(..surplus);
+    }
+}
+
+/// The configuration by dotted keys, as parameters.
+fn params(config: &Map<String, Value>) -> Vec<Value> {
+    let mut open: Vec<(String, &Value)> =
+        config.iter().map(|(key, value)| (key.clone(), value)).collect();
+    let mut params = Vec::new();
+    while let Some((key, value)) = open.pop() {
+        match value {
+            Value::Object(table) => {
+                open.extend(table.iter().map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            Value::Null => {}
+            value => {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let text: String = text.chars().take(VALUE).collect();
+                params.push(json!({"key": key, "value": text}));
+            }
+        }
+    }
+    params.sort_by_key(|param| param["key"].as_str().map(str::to_owned));
+    params
+}
+
+/// RFC 4648, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= chunk.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+fn failed(action: &'static str, what: &str, why: &str) -> Error {
+    Error::io(action, what.as_ref(), std::io::Error::other(why.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_a_list_of_dotted_keys() {
+        let config = json!({"train": {"epochs": 2, "time": null}, "data": {"name": "csv", "splits": [1, 2]}});
+        let found = params(config.as_object().unwrap());
+        let found: Vec<String> = found
+            .iter()
+            .map(|param| {
+                format!("{}={}", param["key"].as_str().unwrap(), param["value"].as_str().unwrap())
+            })
+            .collect();
+        assert_eq!(found, ["data.name=csv", "data.splits=[1,2]", "train.epochs=2"]);
+    }
+
+    #[test]
+    fn passwords_are_encoded_as_the_standard_says() {
+        for (text, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(text.as_bytes()), encoded);
+        }
+    }
+}
