@@ -314,7 +314,142 @@ fn failed(action: &'static str, what: &str, why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::plan::RunFolders;
+    use crate::record::example_events;
+
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A server of MLflow that knows one run; its first `n_failures` answers are 500. Returns its
+    /// address, and the requests that it has answered.
+    fn server(mut n_failures: usize, knows_run: bool) -> (String, Requests) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let requests = Requests::default();
+        let answered = requests.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut head, mut length) = (String::new(), 0);
+                reader.read_line(&mut head).unwrap();
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    let line = line.trim().to_lowercase();
+                    if line.is_empty() {
+                        break;
+                    }
+                    if let Some(found) = line.strip_prefix("content-length: ") {
+                        length = found.parse().unwrap();
+                    }
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                let method = head.split(' ').nth(1).unwrap().replace("/api/2.0/mlflow/", "");
+                let (status, answer) = match method.as_str() {
+                    _ if n_failures > 0 => {
+                        n_failures -= 1;
+                        (500, json!({"error_code": "INTERNAL_ERROR", "message": "no disk"}))
+                    }
+                    "experiments/create" => {
+                        (400, json!({"error_code": "RESOURCE_ALREADY_EXISTS", "message": ""}))
+                    }
+                    "experiments/search" => (200, json!({"experiments": [{"experiment_id": "7"}]})),
+                    "runs/search" if knows_run => {
+                        (200, json!({"runs": [{"info": {"run_id": "old"}}]}))
+                    }
+                    "runs/create" => (200, json!({"run": {"info": {"run_id": "new"}}})),
+                    _ => (200, json!({})),
+                };
+                if status != 500 {
+                    let body = serde_json::from_slice(&body).unwrap();
+                    answered.lock().unwrap().push((method, body));
+                }
+                let answer = answer.to_string();
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                    answer.len()
+                );
+                stream.write_all((head + &answer).as_bytes()).unwrap();
+            }
+        });
+        (address, requests)
+    }
+
+    /// Records steps 1 to 3 and the end of a run.
+    fn record(uri: String) -> Result<(), Error> {
+        let run = RunFolders { id: "r".into(), logs: "l".into(), checkpoints: "c".into() };
+        let config = json!({"train": {"epochs": 2}}).as_object().unwrap().clone();
+        let start = SinkStart { run, name: "small".into(), config, ..SinkStart::default() };
+        let mut sink = Mlflow { uri: Some(uri), experiment: None }.open(&start)?;
+        let at = |step, event| Stamped { time: jiff::Timestamp::UNIX_EPOCH, step, event };
+        for step in 1..=3 {
+            let mut done = example_events::step_done(step);
+            done.grad_norm = f64::NAN;
+            sink.record(&at(step, Event::StepDone(done)))?;
+        }
+        sink.record(&at(3, Event::Finished(example_events::finished())))
+    }
+
+    #[test]
+    fn a_run_has_its_configuration_numbers_and_end_on_the_server() {
+        let (uri, requests) = server(0, false);
+        record(uri).unwrap();
+        let requests = requests.lock().unwrap();
+        let of = |method: &str| {
+            requests
+                .iter()
+                .filter(|(name, _)| name == method)
+                .map(|(_, body)| body)
+                .collect::<Vec<_>>()
+        };
+        let made = of("runs/create")[0];
+        assert_eq!(made["experiment_id"], json!("7"));
+        assert_eq!(made["tags"][0], json!({"key": "ddprun.run", "value": "r"}));
+        let batches = of("runs/log-batch");
+        assert_eq!(batches[0]["params"], json!([{"key": "train.epochs", "value": "2"}]));
+        let metrics: Vec<&Value> =
+            batches.iter().filter_map(|batch| batch["metrics"].as_array()).flatten().collect();
+        let losses = metrics.iter().filter(|metric| metric["key"] == "train/loss");
+        assert_eq!(
+            losses.map(|metric| metric["step"].as_u64().unwrap()).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
+        assert!(metrics.iter().all(|metric| metric["value"].is_number()), "{metrics:?}");
+        assert_eq!(of("runs/update")[0]["status"], json!("FINISHED"));
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_in_the_run_of_the_server() {
+        let (uri, requests) = server(0, true);
+        record(uri).unwrap();
+        let requests = requests.lock().unwrap();
+        assert!(!requests.iter().any(|(method, _)| method == "runs/create"), "{requests:?}");
+        let updates: Vec<&Value> = requests
+            .iter()
+            .filter(|(method, _)| method == "runs/update")
+            .map(|(_, body)| &body["status"])
+            .collect();
+        assert_eq!(updates, [&json!("RUNNING"), &json!("FINISHED")]);
+    }
+
+    #[test]
+    fn numbers_are_kept_while_the_server_fails_and_its_end_is_told_if_it_never_answers() {
+        let (uri, requests) = server(2, false);
+        record(uri).unwrap();
+        let requests = requests.lock().unwrap();
+        let n_losses = requests.iter().filter_map(|(_, body)| body["metrics"].as_array()).flatten();
+        assert_eq!(n_losses.filter(|metric| metric["key"] == "train/loss").count(), 3);
+        let (uri, _) = server(usize::MAX, false);
+        let error = record(uri.clone()).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(error.to_string(), format!("cannot reach `{uri}`"));
+        assert_eq!(cause, "it answers 500 Internal Server Error no disk");
+    }
 
     #[test]
     fn a_configuration_is_a_list_of_dotted_keys() {
