@@ -7,4 +7,5 @@ pub mod env;
 pub(in crate::launch) mod inherit;
 pub(in crate::launch) mod status;
 pub(in crate::launch) mod peer_monitor;
+mod parent_watchdog;
 pub(in crate::launch) mod link;
