@@ -140,7 +140,7 @@ fn a_sink_is_a_name_or_a_table_of_name_and_options() {
     for (list, expected) in [
         (
             "[csv, excel]",
-            "[1].name`: must be `jsonl`, `csv`, `tensorboard` or `curves`, not `excel`",
+            "[1].name`: must be `jsonl`, `csv`, `tensorboard`, `curves`, `mlflow` or `command`, not `excel`",
         ),
         ("[{name=csv, dir=tb}]", "[0].dir`: belongs to `tensorboard`, but `name` is `csv`"),
         ("[{name=tensorboard, dri=tb}]", "[0].dri`: is not a key of an experiment"),
