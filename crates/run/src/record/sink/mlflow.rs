@@ -41,7 +41,7 @@ pub struct Mlflow {
     /// address of the server. Default: `MLFLOW_TRACKING_URI`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"http://127.0.0.1:5000")]
-    pub uri: Option<String>,
+    pub tracking_uri: Option<String>,
     /// experiment on the server, made if needed. Default: `experiment.name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"animals")]
@@ -54,10 +54,9 @@ impl Kind for Mlflow {
 
 impl Sink for Mlflow {
     fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
-        let uri = self.uri.clone().or_else(|| rank_env::variable("MLFLOW_TRACKING_URI"));
+        let uri = self.tracking_uri.clone().or_else(|| rank_env::variable("MLFLOW_TRACKING_URI"));
         let Some(uri) = uri.filter(|uri| uri.starts_with("http")) else {
-            let why =
-                "no address of a server: set `uri` in `logging.sinks`, or `MLFLOW_TRACKING_URI`";
+            let why = "no address of a server: set `tracking_uri` in `logging.sinks`, or `MLFLOW_TRACKING_URI`";
             return Err(failed("reach", "mlflow", why));
         };
         let server = Server::new(&uri);
@@ -385,7 +384,7 @@ mod tests {
         let run = RunFolders { id: "r".into(), logs: "l".into(), checkpoints: "c".into() };
         let config = json!({"train": {"epochs": 2}}).as_object().unwrap().clone();
         let start = SinkStart { run, name: "small".into(), config, ..SinkStart::default() };
-        let mut sink = Mlflow { uri: Some(uri), experiment: None }.open(&start)?;
+        let mut sink = Mlflow { tracking_uri: Some(uri), experiment: None }.open(&start)?;
         let at = |step, event| Stamped { time: jiff::Timestamp::UNIX_EPOCH, step, event };
         for step in 1..=3 {
             let mut done = example_events::step_done(step);
