@@ -186,8 +186,9 @@ fn toml_of(value: &Value) -> String {
 
 /// Plans the experiment, so that what is written can be run.
 fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), ErrorPage> {
-    let mut loaded = config::load_text(to, text, &[], &kinds.vocabulary())?;
-    complete(&mut loaded, kinds)?;
+    let vocabulary = kinds.vocabulary();
+    let mut loaded = config::load_text(to, text, &[], &vocabulary)?;
+    complete(&mut loaded, &vocabulary, kinds)?;
     let prepared = Prepared::of(loaded, SINGLE_NODE, None, kinds)?;
     Ok(check_weights(&prepared.loaded, &prepared.plan, kinds)?)
 }

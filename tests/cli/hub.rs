@@ -226,6 +226,18 @@ fn well_known_data_are_fetched_and_checked() {
     hub.take_requests();
     run(0, &["series.toml"]);
     assert_eq!(hub.take_requests(), []);
+    // Trials of a sweep, and a run that goes on, download what is gone, too.
+    lab.write(
+        "tune.toml",
+        "schema = 1\nbase = \"series.toml\"\n[sweep]\nmetric = \"val/loss\"\ndevices_per_trial = 2\n\
+         concurrent_trials = 1\n[sweep.parameters]\n\"optimizer.lr\" = [1e-3, 1e-2]\n",
+    );
+    fs::remove_file(lab.path("data/ETTh1.csv")).unwrap();
+    run(0, &["sweep", "tune.toml"]);
+    assert_eq!(hub.take_requests().len(), 1);
+    fs::remove_file(lab.path("data/ETTh1.csv")).unwrap();
+    run(0, &["resume", "series", "train.steps=3"]);
+    assert_eq!(hub.take_requests().len(), 1);
 }
 
 /// A small experiment on a series, with these keys of `[data]`.

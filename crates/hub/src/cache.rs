@@ -5,14 +5,16 @@
 //! that a branch or tag was last seen at.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ddprun_host::files;
+use ddprun_plan::config::HUB;
+use walkdir::WalkDir;
 
 use crate::error::Error;
-use crate::name::{HubName, PREFIX, Repo, is_commit};
+use crate::name::{HubName, Repo, is_commit};
 
-/// How many files a snapshot may have, so that a folder that is no cache does not hang us.
+/// Most entries of a snapshot that are looked at, in case the folder is no cache.
 const MAX_FILES: usize = 100_000;
 
 /// The folder that holds all repositories.
@@ -60,34 +62,20 @@ impl Cache {
         self.root.join(repo.folder()).join("blobs").join(etag)
     }
 
-    /// The file that whoever fetches the blob has locked, in Python as here.
+    /// Lock of the process that downloads the blob, ours or one of Python's.
     pub(crate) fn lock(&self, repo: &Repo, etag: &str) -> PathBuf {
         self.root.join(".locks").join(repo.folder()).join(format!("{etag}.lock"))
     }
 
-    /// Paths of the files of a commit that are here, in alphabetical order. Broken links are not.
+    /// Paths of the files of a commit that are here, in alphabetical order, without broken links.
     pub fn files(&self, repo: &Repo, commit: &str) -> Vec<String> {
         let root = self.snapshot(repo, commit);
-        let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
-        while let Some(folder) = folders.pop() {
-            for path in
-                fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
-            {
-                // A link leads to a blob, never to a folder.
-                if path.is_dir() && !path.is_symlink() {
-                    folders.push(path);
-                } else if path.is_file()
-                    && let Some(name) = path.strip_prefix(&root).ok().and_then(Path::to_str)
-                {
-                    files.push(name.to_owned());
-                }
-            }
-            if files.len() > MAX_FILES {
-                break;
-            }
-        }
-        files.sort();
+        // A link leads to a blob, never to a folder.
+        let entries = WalkDir::new(&root).sort_by_file_name().into_iter().flatten();
+        let files = entries.take(MAX_FILES).filter(|entry| entry.path().is_file());
         files
+            .filter_map(|entry| Some(entry.path().strip_prefix(&root).ok()?.to_str()?.to_owned()))
+            .collect()
     }
 
     /// Names of the repositories of `repo`'s sort that are here.
@@ -99,7 +87,7 @@ impl Cache {
         let mut names: Vec<String> = names
             .filter_map(|name| {
                 Some(format!(
-                    "{PREFIX}{}",
+                    "{HUB}{}",
                     name.strip_prefix(kind)?.strip_prefix("--")?.replace("--", "/")
                 ))
             })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{HeaderMap, Response, header};
@@ -12,17 +13,21 @@ use ureq::{Agent, Body, RequestBuilder};
 use ddprun_host::files;
 
 use crate::catalog::KnownFile;
-use crate::config::Config;
 use crate::error::Error;
 use crate::name::{HubName, Repo};
+use crate::settings::Config;
 
-/// How long a server may be silent before an answer, and between two reads of one.
+/// Longest silence of a server, before an answer and between two reads of one.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Attempts for one request, and the first pause between them, which doubles.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest wait that a server may ask for by `Retry-After`.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// Characters that are escaped in one segment of a URL's path, and in a path.
+const SEGMENT: &AsciiSet = &PATH.add(b'/');
+const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 /// Redirects within the hub, as after a repository was renamed.
 const REDIRECTS: usize = 5;
 
@@ -91,7 +96,11 @@ impl Client {
         struct Sibling {
             rfilename: String,
         }
-        let path = format!("{}/revision/{}", name.repo.api_path(), escaped(name.revision(), true));
+        let path = format!(
+            "{}/revision/{}",
+            name.repo.api_path(),
+            utf8_percent_encode(name.revision(), SEGMENT)
+        );
         let mut answer = patiently(&self.config.endpoint, &name.to_string(), || {
             let answer = self.send(self.following.get(self.url(&path)), &name.to_string())?;
             self.accepted(answer, &name.repo, name.revision(), None)
@@ -160,11 +169,7 @@ impl Client {
     ) -> Result<Response<Body>, Error> {
         let what = format!("{repo}/{file}");
         patiently(&self.config.endpoint, &what, || {
-            let mut request = self.following.get(self.file_url(repo, commit, file));
-            request = request.header(header::ACCEPT_ENCODING, "identity");
-            if from > 0 {
-                request = request.header(header::RANGE, format!("bytes={from}-"));
-            }
+            let request = self.get_from(from, &self.file_url(repo, commit, file));
             let answer = self.send(request, &what)?;
             self.accepted(answer, repo, commit, Some(file))
         })
@@ -177,14 +182,10 @@ impl Client {
         from: u64,
     ) -> Result<Response<Body>, Error> {
         let mut failure = None;
-        for mirror in file.mirrors {
-            let mirror = self.config.mirror.as_deref().unwrap_or(mirror);
+        let given = self.config.mirror.as_deref();
+        for mirror in given.as_ref().map_or(file.mirrors, std::slice::from_ref) {
             let asked = patiently(mirror, file.name, || {
-                let mut request = self.following.get(format!("{mirror}/{}", file.name));
-                request = request.header(header::ACCEPT_ENCODING, "identity");
-                if from > 0 {
-                    request = request.header(header::RANGE, format!("bytes={from}-"));
-                }
+                let request = self.get_from(from, &format!("{mirror}/{}", file.name));
                 let answer = request.call().map_err(|error| Failure::Passing(error.to_string()))?;
                 match answer.status() {
                     status if status.is_success() => Ok(answer),
@@ -192,7 +193,7 @@ impl Client {
                         Err(Failure::Passing(format!("it answers {status}")))
                     }
                     status => Err(Failure::Final(Error::Status {
-                        endpoint: mirror.to_owned(),
+                        endpoint: (*mirror).to_owned(),
                         status: status.as_u16(),
                         what: file.name.to_owned(),
                     })),
@@ -206,6 +207,15 @@ impl Client {
         Err(failure.unwrap_or_else(|| unreachable("no mirror", file.name, String::new())))
     }
 
+    /// A request for the bytes of `url` from `from` on.
+    fn get_from(&self, from: u64, url: &str) -> RequestBuilder<WithoutBody> {
+        let request = self.following.get(url).header(header::ACCEPT_ENCODING, "identity");
+        if from == 0 {
+            return request;
+        }
+        request.header(header::RANGE, format!("bytes={from}-"))
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}/{path}", self.config.endpoint)
     }
@@ -214,8 +224,8 @@ impl Client {
         let path = format!(
             "{}/resolve/{}/{}",
             repo.url_path(),
-            escaped(commit, true),
-            escaped(file, false)
+            utf8_percent_encode(commit, SEGMENT),
+            utf8_percent_encode(file, PATH)
         );
         self.url(&path)
     }
@@ -321,21 +331,6 @@ fn renamed(answer: &Response<Body>) -> Option<String> {
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
-}
-
-/// `text` as a part of a URL; with its slashes escaped too, where it is one segment.
-fn escaped(text: &str, is_segment: bool) -> String {
-    let is_plain = |byte: u8| {
-        byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || (byte == b'/' && !is_segment)
-    };
-    text.bytes().fold(String::new(), |mut url, byte| {
-        if is_plain(byte) {
-            url.push(char::from(byte));
-        } else {
-            url.push_str(&format!("%{byte:02X}"));
-        }
-        url
-    })
 }
 
 fn certificates(path: &std::path::Path) -> Result<RootCerts, Error> {

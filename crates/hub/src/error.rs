@@ -1,11 +1,12 @@
-//! Why a file of the hub is not here.
+//! Failures to find or download a file.
 
 use ddprun_host::files;
 use ddprun_host::user_error::{ExitCode, UserError};
+use ddprun_plan::config::HUB;
 
 use crate::name::{BadName, Repo};
 
-/// Why a name does not lead to a file.
+/// A file that could not be found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Text that is no name.
@@ -17,10 +18,10 @@ pub enum Error {
     /// No answer, and the cache does not have it.
     #[error("`{name}` cannot be fetched: {endpoint} does not answer: {why}")]
     Unreachable { name: String, endpoint: String, why: String },
-    /// The hub has none, or does not show it to us: it makes no difference between the two.
+    /// The hub has no such repository, or does not show it to us; its answer is the same for both.
     #[error("there is no `{name}` on {endpoint}, or it is private")]
     NoRepo { name: Repo, endpoint: String, token: Option<String>, near: Vec<String> },
-    /// Its owner asks for consent first.
+    /// A repository whose owner asks for consent first.
     #[error("`{name}` is gated: its owner gives access to those who accept its conditions")]
     Gated { name: Repo, endpoint: String, token: Option<String> },
     /// A token that has expired or was mistyped.
@@ -38,7 +39,7 @@ pub enum Error {
     /// Too many requests, for longer than is worth waiting.
     #[error("{endpoint} refuses further requests for now (429)")]
     RateLimited { endpoint: String, token: Option<String> },
-    /// An answer that nobody could use.
+    /// An unexpected status.
     #[error("{endpoint} answered {status} for `{what}`")]
     Status { endpoint: String, status: u16, what: String },
     /// An answer that is not what the hub's API says.
@@ -47,7 +48,7 @@ pub enum Error {
     /// A connection that breaks again and again.
     #[error("`{file}` breaks off after {done} of {size} bytes: {why}")]
     Cut { file: String, done: u64, size: u64, why: String },
-    /// Other bytes than the hub announced, twice.
+    /// Bytes that differ from those announced, twice.
     #[error(
         "`{file}` arrived twice with other bytes than the hub announced: its hash is {found}, not {expected}"
     )]
@@ -88,7 +89,7 @@ impl UserError for Error {
 
     fn help(&self) -> Option<String> {
         Some(match self {
-            Self::BadName(BadName { name }) => match name.strip_prefix(crate::name::PREFIX) {
+            Self::BadName(BadName { name }) => match name.strip_prefix(HUB) {
                 Some("gpt2") => "write its organization too: `hf:openai-community/gpt2`".to_owned(),
                 _ => "write `hf:ORG/NAME`, with `@REVISION` for a branch, tag or commit and `/FILE` for one file, \
                       such as `hf:timm/resnet18.a1_in1k`"

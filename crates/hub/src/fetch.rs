@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddprun_host::files;
+use ddprun_plan::config::similar;
 use ring::digest;
 use sha1::Digest as _;
 use ureq::Body;
@@ -14,13 +15,13 @@ use ureq::http::Response;
 use crate::cache::Cache;
 use crate::catalog::KnownFile;
 use crate::client::Client;
-use crate::config::Config;
 use crate::error::Error;
 use crate::name::{HubName, Repo, is_commit};
+use crate::settings::Config;
 
-/// How often a broken connection is taken up again without a byte in between.
+/// Attempts to continue a broken download that bring no byte.
 const TRIES: u32 = 5;
-/// How long between two looks whether another process has fetched the file.
+/// Time between two attempts to take the lock of another process.
 const TURN: Duration = Duration::from_millis(200);
 const CHUNK: usize = 1 << 16;
 
@@ -39,7 +40,7 @@ pub struct Snapshot {
     pub files: Vec<String>,
     /// Folder of its files on this machine.
     pub folder: PathBuf,
-    /// Why the cache's files are all that is known: a warning for the user. `None` if the hub was asked, or need not be.
+    /// Reason for which the hub could not be asked, a warning for the user; `None` if it was asked, or need not be.
     pub unasked: Option<String>,
 }
 
@@ -50,11 +51,9 @@ pub enum Progress<'a> {
     Waiting { file: &'a str },
     /// Bytes of the file that are here, and its size.
     Fetching { file: &'a str, done: u64, size: u64 },
-    /// The file is here, and its hash is right.
-    Done { file: &'a str, size: u64 },
 }
 
-/// Hears of each chunk; `false` stops the download.
+/// Called after each chunk; a download stops when it returns `false`.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress<'_>) -> bool;
 
 impl Hub {
@@ -117,7 +116,7 @@ impl Hub {
 
     /// Names in the cache that are spelled like `repo`.
     fn near(&self, repo: &Repo) -> Vec<String> {
-        nearest(&repo.to_string(), self.cache.names(repo))
+        nearest(&repo.to_string(), &self.cache.names(repo))
     }
 
     /// Fetches a file of `snapshot`, unless it is here, and returns its path.
@@ -138,7 +137,7 @@ impl Hub {
         }
         let repo = &snapshot.name.repo;
         if !snapshot.files.iter().any(|name| name == file) {
-            let near = nearest(file, snapshot.files.clone());
+            let near = nearest(file, &snapshot.files);
             return Err(Error::NoFile { name: repo.clone(), file: file.to_owned(), near });
         }
         let commit = snapshot.name.revision();
@@ -156,10 +155,9 @@ impl Hub {
         if !blob.is_file() {
             let bytes = |from| self.client.bytes(repo, commit, file, from);
             let (hash, size) = (facts.etag.as_str(), Some(facts.size));
-            Wanted { file, hash, size, bytes: &bytes }.download(&blob, on_progress)?;
+            Download { file, hash, size, bytes: &bytes }.run(&blob, on_progress)?;
         }
         place(&blob, &path)?;
-        on_progress(Progress::Done { file, size: facts.size });
         Ok(path)
     }
 
@@ -182,30 +180,31 @@ impl Hub {
         let lock = with_ending(path, "lock");
         let held = files::open_lock(&lock).map_err(files::Error::io("open", &lock))?;
         own(&held, file.name, on_progress)?;
-        if !path.is_file() {
-            let bytes = |from| self.client.bytes_of_mirrors(file, from);
-            let wanted = Wanted { file: file.name, hash: file.sha256, size: None, bytes: &bytes };
-            wanted.download(path, on_progress)?;
+        if path.is_file() {
+            // Another process had the lock, has fetched the file and removed the lock.
+            return Ok(());
         }
-        // Whoever waits for it looks for the file first.
+        let bytes = |from| self.client.bytes_of_mirrors(file, from);
+        let download = Download { file: file.name, hash: file.sha256, size: None, bytes: &bytes };
+        download.run(path, on_progress)?;
         Ok(files::remove_file(&lock)?)
     }
 }
 
-/// A file that is to be fetched.
-struct Wanted<'a> {
+/// A download of one file.
+struct Download<'a> {
     file: &'a str,
     /// The hash of its content: SHA-256 or git's.
     hash: &'a str,
-    /// Its length; `None` = as the server says.
+    /// Length in bytes; `None` = as the server says.
     size: Option<u64>,
     /// Asks for its bytes from a position on.
     bytes: &'a dyn Fn(u64) -> Result<Response<Body>, Error>,
 }
 
-impl Wanted<'_> {
-    /// Fetches the file to `path`, which it gets only once it is whole.
-    fn download(&self, path: &Path, on_progress: OnProgress<'_>) -> Result<(), Error> {
+impl Download<'_> {
+    /// Downloads the file to `path`, a name that it gets only once it is complete.
+    fn run(&self, path: &Path, on_progress: OnProgress<'_>) -> Result<(), Error> {
         let incomplete = with_ending(path, "incomplete");
         for is_last in [false, true] {
             let found = self.receive(&incomplete, on_progress)?;
@@ -308,7 +307,7 @@ fn content_length(answer: &Response<Body>) -> Option<u64> {
 enum Hash {
     /// SHA-1 of `blob`, the size and the content, as git names a file.
     Git(sha1::Sha1),
-    /// Of large files.
+    /// SHA-256, of files that git stores by LFS.
     Sha256(digest::Context),
 }
 
@@ -387,11 +386,8 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// The three of `names` that are spelled most like `name`, if any is.
-fn nearest(name: &str, names: Vec<String>) -> Vec<String> {
-    let mut scored: Vec<(f64, String)> =
-        names.into_iter().map(|other| (strsim::jaro_winkler(name, &other), other)).collect();
-    scored.retain(|(score, _)| *score > 0.8);
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    scored.into_iter().take(3).map(|(_, name)| name).collect()
+/// The three of `names` that are spelled most like `name`.
+fn nearest(name: &str, names: &[String]) -> Vec<String> {
+    let similar = similar(name, names.iter().map(String::as_str));
+    similar.into_iter().take(3).map(str::to_owned).collect()
 }

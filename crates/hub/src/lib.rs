@@ -10,7 +10,7 @@
 
 mod name;
 mod error;
-mod config;
+mod settings;
 mod cache;
 mod catalog;
 mod client;
@@ -18,7 +18,7 @@ mod fetch;
 
 pub use cache::Cache;
 pub use catalog::{KnownFile, KnownSet};
-pub use config::Config;
 pub use error::Error;
 pub use fetch::{Hub, OnProgress, Progress, Snapshot};
-pub use name::{BadName, HubName, PREFIX, Repo, RepoKind};
+pub use name::{BadName, HubName, Repo, RepoKind};
+pub use settings::Config;

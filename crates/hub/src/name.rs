@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// What a name begins with.
-pub const PREFIX: &str = "hf:";
-/// What begins the name of a repository of data.
+use ddprun_plan::config::HUB;
+
+/// Prefix of the name of a data repository.
 const DATASETS: &str = "datasets/";
 /// A revision with slashes in it: a pull request of the hub.
 const PULL_REQUEST: &str = "refs/pr/";
@@ -62,8 +62,8 @@ impl Repo {
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            RepoKind::Model => write!(f, "{PREFIX}{}", self.id),
-            RepoKind::Dataset => write!(f, "{PREFIX}{DATASETS}{}", self.id),
+            RepoKind::Model => write!(f, "{HUB}{}", self.id),
+            RepoKind::Dataset => write!(f, "{HUB}{DATASETS}{}", self.id),
         }
     }
 }
@@ -85,7 +85,7 @@ impl HubName {
     ///
     /// The name is not of this form, or could lead out of its folder in the cache.
     pub fn parse(text: &str, kind: RepoKind) -> Option<Result<Self, BadName>> {
-        let name = text.strip_prefix(PREFIX)?;
+        let name = text.strip_prefix(HUB)?;
         // `hf://` is how fsspec and pandas write it.
         let name = name.strip_prefix("//").unwrap_or(name);
         let (name, kind) = match name.strip_prefix(DATASETS) {
@@ -120,7 +120,7 @@ impl fmt::Display for HubName {
     }
 }
 
-/// Whether `revision` names one commit for ever.
+/// True if `revision` is a commit, which never changes.
 pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ddprun_host::user_error::{ExitCode, UserError};
-use ddprun_hub::{Cache, Config, Error, Hub, HubName, Progress, RepoKind};
+use ddprun_hub::{Cache, Config, Error, Hub, HubName, KnownSet, Progress, RepoKind};
 use tempfile::TempDir;
 use test_support::hub_server::{Fault, HubServer, etag};
 
@@ -202,6 +202,27 @@ fn two_processes_fetch_a_file_once() {
 }
 
 #[test]
+fn two_processes_download_a_data_set_once() {
+    let Some(real) = test_support::skipped::shared("data/forecast/ETTh1.csv") else { return };
+    let scene = Scene::new();
+    scene.server.publish("plain", &[("ETTh1.csv", &std::fs::read(&real).unwrap())]);
+    let path = scene.home.path().join("ETTh1.csv");
+    let file = KnownSet::at(&path).unwrap().absent(&path)[0].0;
+    let mirror = Some(format!("{}/plain", scene.server.endpoint));
+    let config = Config { mirror, ..Config::from_env(&|_| None) };
+    scene.server.put("plain/ETTh1.csv", Fault::Silent(Duration::from_millis(600)));
+    let download = || Hub::new(config.clone()).unwrap().fetch_known(file, &path, &mut |_| true);
+    std::thread::scope(|scope| {
+        for process in [(); 3].map(|()| scope.spawn(download)) {
+            process.join().unwrap().unwrap();
+        }
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&real).unwrap());
+    let requests = scene.server.take_requests();
+    assert_eq!(requests.iter().filter(|request| request.path == "/plain/ETTh1.csv").count(), 1);
+}
+
+#[test]
 fn a_busy_server_is_waited_for() {
     let scene = Scene::new();
     scene.server.put("/revision/main", Fault::Status(429, "retry-after: 0"));
@@ -262,11 +283,11 @@ fn without_a_network_the_cache_answers() {
     let missing = fetch(&offline, "hf:timm/smaller", "config.json").unwrap_err();
     assert!(missing.help().unwrap().contains("the cache has `hf:timm/small`"), "{missing:?}");
     assert_eq!(scene.server.take_requests(), []);
-    // No answer is another thing than a refusal.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A hub that does not answer.
+    let unused_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let cache = Cache::new(scene.home.path().join("hub"));
     let silent = Hub::new(Config {
-        endpoint: format!("http://{nobody}"),
+        endpoint: format!("http://{unused_port}"),
         cache: scene.home.path().join("hub"),
         token: None,
         is_offline: false,
@@ -280,7 +301,7 @@ fn without_a_network_the_cache_answers() {
     let error = silent.snapshot(&parsed("hf:timm/other")).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert_eq!(error.exit_code(), ExitCode::Storage);
-    // A commit is the same for ever: nothing is said.
+    // A commit never changes, so there is no warning.
     let pinned = silent.snapshot(&parsed(&format!("hf:timm/small@{}", scene.commit))).unwrap();
     assert_eq!(pinned.unasked, None);
 }

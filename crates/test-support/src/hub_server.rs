@@ -13,7 +13,7 @@ use sha1::Digest as _;
 /// Files of this many bytes and more are kept on the other host.
 const LARGE: usize = 1000;
 
-/// What a request meets instead of its answer.
+/// A fault that replaces or spoils an answer.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// This status, with these headers (`retry-after: 0`).
@@ -144,7 +144,7 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the hub answers: a status, headers, a body.
+/// An answer of the hub.
 struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -260,7 +260,7 @@ impl State {
         })
     }
 
-    /// What `make` says of the repository, if whoever asks may see it and it has the revision.
+    /// The answer of `make` about a repository that may be shown and has the revision, or an error.
     fn of_repo(
         &self,
         repo: &str,

@@ -85,7 +85,7 @@ impl Problem {
 
     /// The same problem with a remedy, if there is one.
     #[must_use]
-    pub(crate) fn maybe_help(self, help: Option<impl Into<String>>) -> Self {
+    pub fn maybe_help(self, help: Option<impl Into<String>>) -> Self {
         match help {
             Some(help) => self.help(help),
             None => self,

@@ -1,5 +1,7 @@
 //! `Experiment` -> TOML that is itself an experiment, and what differs between two of them.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::config::keys::{dotted, path_of};
@@ -109,10 +111,15 @@ pub fn no_use_in_evaluations(key: &str) -> Option<&'static str> {
 }
 
 /// Every key that has a value, and the value as JSON.
-pub fn leaves(experiment: &Experiment) -> std::collections::BTreeMap<String, String> {
-    let whole = experiment.to_json();
-    let mut found = std::collections::BTreeMap::new();
-    let mut open = vec![(Vec::new(), whole)];
+pub fn leaves(experiment: &Experiment) -> BTreeMap<String, String> {
+    let leaves = leaves_of(experiment.to_json()).into_iter();
+    leaves.map(|(key, value)| (key, value.to_string())).collect()
+}
+
+/// The values of a configuration by dotted key; a list is one value, and an absent one is left out.
+pub fn leaves_of(config: Value) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![(Vec::new(), config)];
     while let Some((path, value)) = open.pop() {
         match value {
             Value::Null => {}
@@ -121,7 +128,7 @@ pub fn leaves(experiment: &Experiment) -> std::collections::BTreeMap<String, Str
                     .map(|(key, value)| (path.iter().cloned().chain([key]).collect(), value)),
             ),
             value => {
-                found.insert(dotted(&path), value.to_string());
+                found.insert(dotted(&path), value);
             }
         }
     }

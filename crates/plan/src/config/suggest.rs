@@ -38,7 +38,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .find(|it| Some(*it) == synonym)
         .or_else(|| all().find(|it| !plain.is_empty() && letters(it) == plain))
         .or_else(|| all().filter(begins).min_by_key(|it| it.len()))
-        .or_else(|| nearest(word, all()))
+        .or_else(|| similar(word, all()).into_iter().next())
         .or_else(|| all().filter(is_begun_with).max_by_key(|it| it.len()))
 }
 
@@ -59,20 +59,22 @@ fn letters(word: &str) -> String {
     word.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// The candidate that the fewest slips make of `word`.
+/// The candidates that few slips make of `word`, the most similar first.
 ///
 /// Distance = optimal string alignment (a swap of neighbours counts once); at most a third of the
 /// longer word, at least one. Ties go to the candidate with the longer common beginning
 /// (Jaro-Winkler).
-fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
+pub fn similar<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut near: Vec<(usize, &str)> = candidates
+        .into_iter()
         .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
         .filter(|&(distance, candidate)| distance <= allowed(word, candidate))
-        .min_by(|(a, x), (b, y)| {
-            let likeness = |candidate| strsim::jaro_winkler(word, candidate);
-            a.cmp(b).then_with(|| likeness(y).total_cmp(&likeness(x)))
-        })
-        .map(|(_, candidate)| candidate)
+        .collect();
+    near.sort_by(|(a, x), (b, y)| {
+        let likeness = |candidate| strsim::jaro_winkler(word, candidate);
+        a.cmp(b).then_with(|| likeness(y).total_cmp(&likeness(x)))
+    });
+    near.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 fn allowed(word: &str, candidate: &str) -> usize {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Loss;
 use crate::config::values::{Auto, Interval};
-use crate::config::{self, Loaded, Problems};
+use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::plan::{ComponentFacts, Targets, chosen_loss};
@@ -22,16 +22,16 @@ pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Er
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
     let mut loaded = config::load(path, changes, &vocabulary)?;
-    hub::download(&loaded, &vocabulary)?;
     let absent = loaded.absent_inputs(&vocabulary);
-    // A single one is reported by what opens it, which knows what the file should hold.
-    if absent.len() > 1 {
+    // A single one is reported by what opens it, which knows what the file should hold. Files that
+    // are to be downloaded are looked for where the data are measured.
+    if absent.len() > 1 && !loaded.experiment.data.download {
         let are_data = absent.iter().all(|problem| problem.key().starts_with("data."));
         let code = if are_data { ExitCode::Data } else { ExitCode::Refused };
         return Err(ErrorPage::of_problems(code, Problems::new(absent)));
     }
     check_folders(&loaded)?;
-    complete(&mut loaded, kinds)?;
+    complete(&mut loaded, &vocabulary, kinds)?;
     failpoint::reach("parse");
     Ok(loaded)
 }
@@ -52,9 +52,13 @@ fn check_folders(loaded: &Loaded) -> Result<(), Problems> {
 
 /// Fetches files of the hub, finds the checkpoint that a run is to start from, and fills in what the experiment does not
 /// give: what the run of that checkpoint, and files beside the weights and the adapters, tell.
-pub fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), ErrorPage> {
-    hub::fetch(loaded, &kinds.vocabulary())?;
-    follow_target(loaded, kinds);
+pub fn complete(
+    loaded: &mut Loaded,
+    vocabulary: &Vocabulary,
+    kinds: &Kinds,
+) -> Result<(), ErrorPage> {
+    hub::fetch(loaded, vocabulary)?;
+    follow_target(loaded, vocabulary, kinds);
     let options = pretrained::resolve(loaded)?;
     fill(loaded, options);
     let experiment = &loaded.experiment;
@@ -74,7 +78,7 @@ pub fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), ErrorPage> {
 
 /// Fills in the loss and the metrics that fit the target of the data, where the experiment does not
 /// give them.
-pub fn follow_target(loaded: &mut Loaded, kinds: &Kinds) {
+pub fn follow_target(loaded: &mut Loaded, vocabulary: &Vocabulary, kinds: &Kinds) {
     let asked = &loaded.experiment.data;
     let data = Choice { name: asked.name.clone(), options: asked.options.clone() };
     let is_open = |key: &str| !loaded.is_given(key);
@@ -107,7 +111,7 @@ pub fn follow_target(loaded: &mut Loaded, kinds: &Kinds) {
     let is_evaluated = loaded.experiment.validation.every != Interval::Never;
     if is_evaluated && !loaded.is_given("checkpoint.monitor") {
         let mode = loaded.experiment.checkpoint.mode;
-        let better = kinds.vocabulary().mode_of(monitor).unwrap_or(mode);
+        let better = vocabulary.mode_of(monitor).unwrap_or(mode);
         loaded.follow("checkpoint.monitor", |experiment| {
             monitor.clone_into(&mut experiment.checkpoint.monitor);
         });

@@ -14,17 +14,18 @@ use serde_json::Value;
 
 use crate::config::{Loaded, Vocabulary, is_hub_name};
 use crate::files;
+use crate::kinds::Kinds;
 use crate::launch::rank_env;
 use crate::record::{progress_bar, to_stderr};
 use crate::user_error::{ErrorPage, ExitCode, UserError};
 
-/// What a key means that names a repository without a file.
-enum Wanted {
+/// Choice of a file in a repository, for a name without one.
+enum FileChoice {
     /// Weights in safetensors, in one file or several.
     Weights,
     /// The first of these files that is there.
     OneOf(&'static [&'static str]),
-    /// Nothing: a file must be named.
+    /// None: the name must have a file.
     Named,
 }
 
@@ -43,7 +44,7 @@ const BESIDE: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// Commits that names have meant in this process: all trials of a sweep start from the same files.
+/// Commits by name, looked up once in this process, so that all trials of a sweep start from the same files.
 static SNAPSHOTS: Mutex<Vec<(HubName, Snapshot)>> = Mutex::new(Vec::new());
 
 /// Fetches the files of the hub that `loaded` names, and puts their paths in the place of the names.
@@ -85,12 +86,13 @@ pub(crate) fn fetch(loaded: &mut Loaded, vocabulary: &Vocabulary) -> Result<(), 
 /// # Errors
 ///
 /// A path is absent that is no known set's, or a file cannot be fetched; drawn on its key.
-pub(crate) fn download(loaded: &Loaded, vocabulary: &Vocabulary) -> Result<(), ErrorPage> {
+pub(crate) fn download(loaded: &Loaded, kinds: &Kinds) -> Result<(), ErrorPage> {
     if !loaded.experiment.data.download {
         return Ok(());
     }
-    let paths = loaded.path_options(vocabulary).filter(|(key, _)| key.starts_with("data."));
-    let mut hub = None;
+    let vocabulary = kinds.vocabulary();
+    let paths = loaded.path_options(&vocabulary).filter(|(key, _)| key.starts_with("data."));
+    let hub = open()?;
     for (key, path) in paths.filter(|(_, path)| !is_hub_name(path)) {
         let path = Path::new(path);
         let Some(set) = KnownSet::at(path) else {
@@ -105,12 +107,8 @@ pub(crate) fn download(loaded: &Loaded, vocabulary: &Vocabulary) -> Result<(), E
             return Err(ErrorPage::of_problems(ExitCode::Data, problem.into()));
         };
         for (file, path) in set.absent(path) {
-            let hub = match &mut hub {
-                Some(hub) => hub,
-                none => none.insert(open()?),
-            };
             let name = path.display().to_string();
-            let fetched = shown(&name, |on_progress| hub.fetch_known(file, &path, on_progress));
+            let fetched = with_bar(&name, |on_progress| hub.fetch_known(file, &path, on_progress));
             fetched.map_err(|error| page(loaded, &key, &error))?;
         }
     }
@@ -123,23 +121,23 @@ fn open() -> Result<Hub, Error> {
 
 /// The path that a key means by a name of the hub.
 fn path_of(hub: &Hub, key: &str, name: &str) -> Result<PathBuf, Error> {
-    let (kind, wanted) = meaning(key);
+    let (kind, choice) = meaning(key);
     let Some(name) = HubName::parse(name, kind).transpose()? else { return Ok(name.into()) };
     let snapshot = snapshot(hub, &name)?;
     let has = |file: &str| snapshot.files.iter().any(|other| other == file);
-    let file = match (&name.file, wanted) {
+    let file = match (&name.file, choice) {
         (Some(file), _) => file.clone(),
-        (None, Wanted::Weights) => {
+        (None, FileChoice::Weights) => {
             let found = WEIGHTS.into_iter().find(|file| has(file));
             found.ok_or_else(|| missing(&name, "no weights as safetensors", &snapshot))?.to_owned()
         }
-        (None, Wanted::OneOf(files)) => {
+        (None, FileChoice::OneOf(files)) => {
             let found = files.iter().find(|file| has(file));
             found
                 .ok_or_else(|| missing(&name, &format!("no `{}`", files[0]), &snapshot))?
                 .to_string()
         }
-        (None, Wanted::Named) => {
+        (None, FileChoice::Named) => {
             return Err(missing(&name, "many files, of which one is meant", &snapshot));
         }
     };
@@ -161,14 +159,14 @@ fn path_of(hub: &Hub, key: &str, name: &str) -> Result<PathBuf, Error> {
 }
 
 /// The sort of repository that a key names, and its file.
-fn meaning(key: &str) -> (RepoKind, Wanted) {
+fn meaning(key: &str) -> (RepoKind, FileChoice) {
     match key.rsplit('.').next().unwrap_or_default() {
-        "pretrained" | "adapters" => (RepoKind::Model, Wanted::Weights),
-        "tokenizer" => (RepoKind::Model, Wanted::OneOf(&["tokenizer.json"])),
+        "pretrained" | "adapters" => (RepoKind::Model, FileChoice::Weights),
+        "tokenizer" => (RepoKind::Model, FileChoice::OneOf(&["tokenizer.json"])),
         "chat_template" => {
-            (RepoKind::Model, Wanted::OneOf(&["chat_template.jinja", "tokenizer_config.json"]))
+            (RepoKind::Model, FileChoice::OneOf(&["chat_template.jinja", "tokenizer_config.json"]))
         }
-        _ => (RepoKind::Dataset, Wanted::Named),
+        _ => (RepoKind::Dataset, FileChoice::Named),
     }
 }
 
@@ -190,11 +188,11 @@ fn snapshot(hub: &Hub, name: &HubName) -> Result<Snapshot, Error> {
 
 fn get(hub: &Hub, snapshot: &Snapshot, file: &str) -> Result<PathBuf, Error> {
     let name = HubName { file: Some(file.to_owned()), ..snapshot.name.clone() };
-    shown(&name.to_string(), |on_progress| hub.fetch(snapshot, file, on_progress))
+    with_bar(&name.to_string(), |on_progress| hub.fetch(snapshot, file, on_progress))
 }
 
-/// Fetches the file `name`, and shows how far it is.
-fn shown<T>(
+/// Runs a download of the file `name` with a progress bar.
+fn with_bar<T>(
     name: &str,
     fetch: impl FnOnce(OnProgress<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -216,7 +214,6 @@ fn shown<T>(
                 bar.set_length(size);
                 bar.set_position(done);
             }
-            Progress::Done { .. } => {}
         }
         true
     });
@@ -224,7 +221,7 @@ fn shown<T>(
     fetched
 }
 
-/// Names of the files over which an index distributes the tensors.
+/// Files that an index names, each once.
 fn shards(index: &Path) -> Vec<String> {
     let index: Option<Value> =
         files::read(index).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -239,7 +236,7 @@ fn shards(index: &Path) -> Vec<String> {
     names
 }
 
-/// A repository that does not say by itself which of its files is meant.
+/// The error for a repository in which no file can be chosen.
 fn missing(name: &HubName, what: &str, snapshot: &Snapshot) -> Error {
     let shown = |file: &&String| !file.starts_with('.') && *file != "README.md";
     let files: Vec<String> = snapshot.files.iter().filter(shown).take(8).cloned().collect();
@@ -248,10 +245,6 @@ fn missing(name: &HubName, what: &str, snapshot: &Snapshot) -> Error {
 
 /// The error, drawn on its key.
 fn page(loaded: &Loaded, key: &str, error: &Error) -> ErrorPage {
-    let problem = loaded.problem(key, error.to_string());
-    let problem = match error.help() {
-        Some(help) => problem.help(help),
-        None => problem,
-    };
+    let problem = loaded.problem(key, error.to_string()).maybe_help(error.help());
     ErrorPage::of_problems(error.exit_code(), problem.into())
 }

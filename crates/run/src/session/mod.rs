@@ -24,15 +24,14 @@ mod sweep_start;
 mod sweep_weights;
 mod trial_runner;
 mod evaluation;
-mod costs;
 
-pub use costs::costs;
 pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 pub use experiment::{complete, follow_target, load};
 pub use nodes::{join_page, read_token, rendezvous_page};
 pub use other_file::refuse_other_files;
 pub use prepare::{
-    LaunchOrigin, Prepared, SINGLE_NODE, gpus, make_plan, measure, prepare, source_of, targets,
+    LaunchOrigin, Prepared, SINGLE_NODE, costs, gpus, make_plan, measure, prepare, source_of,
+    targets,
 };
 pub use pretrained::check_weights;
 pub use request::{RunRequest, new_or_relaunched, run_of_job};

@@ -1,8 +1,10 @@
-//! [`Loaded`] -> [`Prepared`]: facts about this machine and the data, and the plan that follows.
+//! [`Loaded`] -> [`Prepared`]: facts about this machine and the data, and the plan that follows; and
+//! its [`costs`], measured before it begins.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::Device;
 use serde_json::Value;
 
 use crate::collective;
@@ -11,21 +13,29 @@ use crate::config::kind::{Choice, Options};
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::{Loaded, Problems, closest};
 use crate::data::{self, DataSource, SurveyRequest};
+use crate::engine::{self, PassProfile};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::rank_env::{ExternalRank, mpi_launcher};
+use crate::memory;
 use crate::model;
 use crate::ops;
 use crate::plan::{
-    BackendFacts, ComponentFacts, Facts, GpuFacts, Limit, MpiFacts, Plan, SplitPlan, Targets,
-    chosen_loss,
+    BackendFacts, ComponentFacts, Costs, Facts, GpuFacts, Limit, Memory, MpiFacts, Plan, SplitPlan,
+    Targets, chosen_loss, estimate_pass,
 };
 use crate::record::to_stderr;
 use crate::session::experiment::load;
+use crate::session::hub;
 use crate::session::pretrained::check_weights;
 use crate::units::Bytes;
 use crate::user_error::{ErrorPage, ExitCode, UserError};
+
+/// Stacks and small blocks of a process.
+const HEAP: Bytes = Bytes(4 << 20);
+/// Largest model that is built to profile a pass.
+const TRIED: Bytes = Bytes(1 << 30);
 
 /// An experiment with everything decided.
 pub struct Prepared {
@@ -154,6 +164,7 @@ pub fn measure(
     found: Option<&Options>,
     kinds: &Kinds,
 ) -> Result<Facts, ErrorPage> {
+    hub::download(loaded, kinds)?;
     let experiment = &loaded.experiment;
     let choice =
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
@@ -201,11 +212,8 @@ fn problem_of_key(loaded: &Loaded, error: &data::Error) -> Option<(ExitCode, Pro
         Some(key) => (ExitCode::Refused, key.to_owned()),
         None => (error.exit_code(), key_of(options, path_of(error)?)?),
     };
-    let problem = loaded.problem(&key, error.to_string());
-    let problem = match suggestion(error).or_else(|| error.help()) {
-        Some(help) => problem.help(help),
-        None => problem,
-    };
+    let help = suggestion(error).or_else(|| error.help());
+    let problem = loaded.problem(&key, error.to_string()).maybe_help(help);
     Some((code, problem.into()))
 }
 
@@ -290,6 +298,41 @@ pub fn gpus() -> Option<Vec<GpuFacts>> {
             Some(Vec::new())
         }
     }
+}
+
+/// Memory and operations that the run needs: measured on a small batch, or estimated for a model
+/// that is too large to be tried. Unknown for a model that cannot be built or run here, which
+/// training will report.
+pub fn costs(prepared: &Prepared, kinds: &Kinds) -> Costs {
+    let plan = &prepared.plan;
+    let least = Memory::of(plan, None);
+    // A frozen base, as under LoRA, is listed as buffers.
+    let held = Bytes(least.weights.0 + least.buffers.0);
+    if held > TRIED {
+        let estimated = kinds.models.describe(&plan.model);
+        let estimated = estimated.ok().and_then(|facts| estimate_pass(plan, &facts));
+        if let Some(pass) = estimated {
+            let (memory, flops) = (Memory::of(plan, Some(pass.activations)), Some(pass.flops));
+            return Costs { memory, flops, is_estimated: true };
+        }
+    }
+    let profiled = profiled(prepared, held, kinds);
+    let mut memory = Memory::of(plan, profiled.and_then(|pass| pass.activations));
+    if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {
+        memory.base = Bytes(program.0 + HEAP.0);
+    }
+    Costs { memory, flops: profiled.map(|pass| pass.flops), is_estimated: false }
+}
+
+/// Profile of a pass; `None` if it cannot be tried: the values of the model, which are `held` while
+/// it is built, leave no room for their gradients and for others on this machine.
+fn profiled(prepared: &Prepared, held: Bytes, kinds: &Kinds) -> Option<PassProfile> {
+    let plan = &prepared.plan;
+    if prepared.facts.memory.is_some_and(|memory| Bytes(4 * held.0) > memory) {
+        return None;
+    }
+    let components = kinds.components(plan, &Device::Cpu).ok()?;
+    engine::profile_pass(plan, &components).ok()
 }
 
 #[cfg(test)]

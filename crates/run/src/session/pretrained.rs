@@ -64,13 +64,8 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
         Some(word) => of_run(&logs, word).map(Some),
         None => of_folder(&logs, &asked),
     };
-    let found = found.map_err(|NotFound { what, help }| {
-        let problem = loaded.problem(KEY, what);
-        match help {
-            Some(help) => problem.help(help),
-            None => problem,
-        }
-    })?;
+    let found =
+        found.map_err(|NotFound { what, help }| loaded.problem(KEY, what).maybe_help(help))?;
     let Some(TrainedCheckpoint { opened, model }) = found else { return Ok(nothing) };
     if let Some(first) = opened.skipped.first() {
         to_stderr(&format!("warning: `{KEY}`: {}", first.words(opened.state.step)));
@@ -105,11 +100,7 @@ fn if_deleted(model: &ModelPlan) -> Option<ModelPlan> {
 }
 
 pub(crate) fn unfit_problem(loaded: &Loaded, unfit: model::PretrainedError) -> Problems {
-    let problem = loaded.problem(unfit.key, unfit.what);
-    match unfit.help {
-        Some(help) => problem.help(help).into(),
-        None => problem.into(),
-    }
+    loaded.problem(unfit.key, unfit.what).maybe_help(unfit.help).into()
 }
 
 /// The folder itself, and not a link to it that may soon lead elsewhere.

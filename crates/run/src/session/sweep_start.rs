@@ -48,7 +48,7 @@ pub fn load_sweep(
         // The base of a sweep already monitors its metric.
         let alone = config::load(&sweep.base, &sweep.changes, &vocabulary);
         let mut alone = alone?;
-        follow_target(&mut alone, kinds);
+        follow_target(&mut alone, &vocabulary, kinds);
         let monitored = &alone.experiment.checkpoint.monitor;
         if *monitored != sweep.search.metric {
             let metric = format!("sweep.metric={monitored}");
@@ -56,7 +56,7 @@ pub fn load_sweep(
             (sweep, base) = config::sweep::load(path, &words, &vocabulary)?;
         }
     }
-    follow_target(&mut base, kinds);
+    follow_target(&mut base, &vocabulary, kinds);
     Ok((sweep, base))
 }
 

@@ -126,9 +126,10 @@ impl<'a> TrialRunner<'a> {
         cores: usize,
         gpus: Option<&[usize]>,
     ) -> Result<Prepared, String> {
-        let mut loaded =
-            config::load(self.base, changes, &self.kinds.vocabulary()).map_err(in_words)?;
-        let completed = self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds));
+        let vocabulary = self.kinds.vocabulary();
+        let mut loaded = config::load(self.base, changes, &vocabulary).map_err(in_words)?;
+        let finish = |loaded: &mut Loaded| complete(loaded, &vocabulary, self.kinds);
+        let completed = self.weights.hold(&mut loaded, finish);
         completed.map_err(|refusal| without_mark(&refusal))?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| without_mark(&refusal))?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {

@@ -1,6 +1,7 @@
 //! Errors of a rank, with their exit codes and remedies.
 
 use std::any::Any;
+use std::io;
 use std::path::PathBuf;
 
 use crate::checkpoint;
@@ -76,9 +77,13 @@ impl Error {
     }
 
     /// True if memory ran out: a device's driver says so in a tensor operation, or a library of
-    /// CUDA when it is opened or wants work memory. (An allocation in main memory that is denied
+    /// CUDA when it is opened or wants work memory, or the kernel denies a call the memory that it
+    /// needs, as in a control group at its limit. (An allocation in main memory that is denied
     /// aborts the process, which its parent sees.)
     pub(crate) fn is_out_of_memory(&self) -> bool {
+        if was_denied_memory(self) {
+            return true;
+        }
         let words = match self {
             Self::Engine(engine::Error::Tensor { source, .. }) => source.to_string(),
             Self::Model(error) => error.to_string(),
@@ -119,6 +124,13 @@ impl Error {
             _ => vec![],
         }
     }
+}
+
+/// True if `error` was caused by a system call that ended with `ENOMEM`.
+fn was_denied_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::OutOfMemory)
 }
 
 impl UserError for Error {
@@ -188,6 +200,8 @@ const MORE_ROOM: &str = "make room, or move the folder and leave a link (`ln -s`
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -206,6 +220,17 @@ mod tests {
             (of("shape mismatch").is_out_of_memory(), of("x").exit_code()),
             (false, ExitCode::Bug)
         );
+    }
+
+    #[test]
+    fn a_call_of_the_kernel_that_is_denied_memory_is_told_from_a_full_disk() {
+        let of = |number| {
+            let path = Path::new("step-4/model.safetensors");
+            Error::from(files::Error::io("write", path)(io::Error::from_raw_os_error(number)))
+        };
+        let denied = of(libc::ENOMEM);
+        assert_eq!((denied.is_out_of_memory(), denied.exit_code()), (true, ExitCode::Resource));
+        assert_eq!(of(libc::ENOSPC).exit_code(), ExitCode::Storage);
     }
 
     #[test]

@@ -469,8 +469,8 @@ fn utterances_of_a_speaker_are_held_back_together_and_a_random_split_of_them_is_
     let (train, val) = (speakers(&*splits.train), speakers(&*splits.val));
     assert_eq!((train.len(), val.len()), (2, 2));
     assert!(train.is_disjoint(&val), "{train:?} {val:?}");
-    let nobody = Speech { group_part: Some(7), ..speech.clone() };
-    let error = nobody.survey(&request).unwrap_err().to_string();
+    let absent_part = Speech { group_part: Some(7), ..speech.clone() };
+    let error = absent_part.survey(&request).unwrap_err().to_string();
     assert!(error.contains("its name has no part 7 between `_` or `-`"), "{error}");
     // The same by the lines of a manifest.
     let line = |speaker: &str, take: usize| {

@@ -11,7 +11,7 @@ mod conflicts;
 pub(crate) mod split;
 
 pub(crate) use names::{FOLDER_NAME, absent_inputs, is_folder_name, path_options};
-pub use names::{NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
+pub use names::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
 pub(crate) use options::range;
 
 use std::collections::BTreeSet;

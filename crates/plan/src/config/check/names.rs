@@ -25,9 +25,12 @@ pub fn url_scheme(text: &str) -> Option<&str> {
     (begins && scheme.chars().all(plain)).then_some(scheme)
 }
 
+/// Prefix of a name on the Hugging Face hub.
+pub const HUB: &str = "hf:";
+
 /// True of `hf:ORG/NAME/FILE`, a file on the Hugging Face hub, which is fetched before it is read.
 pub fn is_hub_name(text: &str) -> bool {
-    text.starts_with("hf:")
+    text.starts_with(HUB)
 }
 
 /// A remedy for a URL of this scheme: how to get its content as a file.

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,6 +14,7 @@ use ureq::Agent;
 
 use super::tensorboard::scalars;
 use crate::config::kind::Kind;
+use crate::config::leaves_of;
 use crate::event::{Event, Finished, Reason};
 use crate::launch::rank_env;
 use crate::record::sink::{Delivery, OpenSink, Sink, SinkStart, Stamped};
@@ -26,7 +28,7 @@ const BATCH: usize = 1000;
 /// Parameters of one request, and characters of a value: limits of the server.
 const N_PARAMS: usize = 100;
 const VALUE: usize = 500;
-/// Numbers that wait for a server which does not answer; older ones are dropped.
+/// Most numbers that are kept while the server does not answer; older ones are dropped.
 const MAX_WAITING: usize = 50_000;
 /// The tag that tells a run.
 const TAG: &str = "ddprun.run";
@@ -86,7 +88,7 @@ struct Server {
     authorization: Option<String>,
 }
 
-/// An answer that is no success: its status, MLflow's code, and words. No status = no answer.
+/// A request that failed: MLflow's error code, empty if there was no answer, and words for the user.
 #[derive(Debug)]
 struct Failure {
     code: String,
@@ -104,7 +106,7 @@ impl Server {
         let word = rank_env::variable;
         let basic = word("MLFLOW_TRACKING_USERNAME").map(|name| {
             let password = word("MLFLOW_TRACKING_PASSWORD").unwrap_or_default();
-            format!("Basic {}", base64(format!("{name}:{password}").as_bytes()))
+            basic(&name, &password)
         });
         let token = word("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"));
         Self { uri: uri.trim_end_matches('/').to_owned(), agent, authorization: basic.or(token) }
@@ -216,8 +218,7 @@ impl Tracker {
         let filter = format!("tags.`{TAG}` = '{}'", self.start.run.id);
         let body = json!({"experiment_ids": [id], "filter": filter, "max_results": 1});
         let found = self.server.post("runs/search", &body)?;
-        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
-        if let Some(run) = text(&found, "/runs/0/info/run_id") {
+        if let Some(run) = text_at(&found, "/runs/0/info/run_id") {
             self.server.post("runs/update", &json!({"run_id": run, "status": "RUNNING"}))?;
             return Ok(run);
         }
@@ -231,7 +232,7 @@ impl Tracker {
             "tags": own.chain(tags).collect::<Vec<_>>(),
         });
         let made = self.server.post("runs/create", &body)?;
-        let run = text(&made, "/run/info/run_id").ok_or_else(|| Failure {
+        let run = text_at(&made, "/run/info/run_id").ok_or_else(|| Failure {
             code: String::new(),
             words: "its answer has no run: is it a server of MLflow?".to_owned(),
         })?;
@@ -244,14 +245,13 @@ impl Tracker {
     fn experiment_id(&self) -> Result<String, Failure> {
         let name = &self.experiment;
         let made = self.server.post("experiments/create", &json!({ "name": name }));
-        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
         match made {
-            Ok(made) => Ok(text(&made, "/experiment_id").unwrap_or_default()),
+            Ok(made) => Ok(text_at(&made, "/experiment_id").unwrap_or_default()),
             Err(failure) if failure.code == "RESOURCE_ALREADY_EXISTS" => {
                 let filter = format!("name = '{}'", name.replace('\'', "\\'"));
                 let body = json!({"filter": filter, "max_results": 1, "view_type": "ACTIVE_ONLY"});
                 let found = self.server.post("experiments/search", &body)?;
-                text(&found, "/experiments/0/experiment_id").ok_or(failure)
+                text_at(&found, "/experiments/0/experiment_id").ok_or(failure)
             }
             Err(failure) => Err(failure),
         }
@@ -272,39 +272,23 @@ impl Tracker {
 
 /// The configuration by dotted keys, as parameters.
 fn params(config: &Map<String, Value>) -> Vec<Value> {
-    let mut open: Vec<(String, &Value)> =
-        config.iter().map(|(key, value)| (key.clone(), value)).collect();
-    let mut params = Vec::new();
-    while let Some((key, value)) = open.pop() {
-        match value {
-            Value::Object(table) => {
-                open.extend(table.iter().map(|(name, value)| (format!("{key}.{name}"), value)));
-            }
-            Value::Null => {}
-            value => {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let text: String = text.chars().take(VALUE).collect();
-                params.push(json!({"key": key, "value": text}));
-            }
-        }
-    }
-    params.sort_by_key(|param| param["key"].as_str().map(str::to_owned));
-    params
+    let leaves = leaves_of(Value::Object(config.clone())).into_iter();
+    let params = leaves.map(|(key, value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text: String = text.chars().take(VALUE).collect();
+        json!({"key": key, "value": text})
+    });
+    params.collect()
 }
 
-/// RFC 4648, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
-            << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let letter = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    text
+/// The text at a JSON pointer.
+fn text_at(value: &Value, pointer: &str) -> Option<String> {
+    Some(value.pointer(pointer)?.as_str()?.to_owned())
+}
+
+/// Value of the header `Authorization` for a name and a password.
+fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")))
 }
 
 fn failed(action: &'static str, what: &str, why: &str) -> Error {
@@ -464,11 +448,8 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_encoded_as_the_standard_says() {
-        for (text, encoded) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
-        {
-            assert_eq!(base64(text.as_bytes()), encoded);
-        }
+    fn a_password_is_sent_as_http_says() {
+        // The example of RFC 7617.
+        assert_eq!(basic("Aladdin", "open sesame"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
     }
 }
