@@ -240,6 +240,52 @@ fn well_known_data_are_fetched_and_checked() {
     assert_eq!(hub.take_requests().len(), 1);
 }
 
+#[test]
+fn an_experiment_whose_data_are_absent_falls_back_on_the_one_that_it_names() {
+    let lab = Lab::with(BASE);
+    let folders = "name = \"image_folder\"\ntrain_dir = \"photos/train\"\nval_dir = \"photos/val\"";
+    let photos =
+        |rest: &str| format!("schema = 1\nextends = \"small.toml\"\n{rest}\n[data]\n{folders}\n");
+    lab.write("photos.toml", photos("fallback = \"series.toml\""));
+    // The next one is not to be had either: nobody answers.
+    let series =
+        read_experiment("file = \"ETTh1.csv\"\nseq_len = 24\npred_len = 8\ndownload = true");
+    lab.write("series.toml", series.replacen('\n', "\nfallback = \"small.toml\"\n", 1));
+    let run = |code: i32, args: &[&str]| {
+        let mut command = lab.ddprun(args);
+        command.env_remove("HF_HUB_OFFLINE").env("DDPRUN_DATA_MIRROR", "http://127.0.0.1:9");
+        let ended = spawn(command).wait();
+        ended.has_code(code);
+        ended
+    };
+    let said =
+        ["`photos/train` does not exist; taking `series.toml` instead", "`small.toml` instead"];
+    run(0, &["plan", "photos.toml"]).says(&said);
+    run(0, &["photos.toml", "train.epochs=1"]).says(&said);
+    let resolved = fs::read_to_string(lab.run_folder().join("resolved.toml")).unwrap();
+    assert!(!resolved.contains("fallback") && resolved.contains("shapes"), "{resolved}");
+    let resumed = run(0, &["resume", "small", "train.epochs=2"]);
+    assert!(!resumed.stderr.contains("instead"), "{}", resumed.stderr);
+    run(0, &["sweep", "photos.toml", "optimizer.lr=1e-3,1e-2", "train.epochs=1"]).says(&said);
+    lab.write(
+        "tune.toml",
+        "schema = 1\nbase = \"photos.toml\"\n[sweep.parameters]\n\"optimizer.lr\" = [1e-3, 1e-2]\n",
+    );
+    run(2, &["sweep", "tune.toml"]).says(&["name `series.toml` as `base`"]);
+    // Whoever names the data wants those, and other keys of `[data]` name none.
+    let named = run(3, &["photos.toml", "data.train_dir=mine"]);
+    assert!(!named.stderr.contains("instead"), "{}", named.stderr);
+    run(0, &["plan", "photos.toml", "data.num_workers=2"]).says(&said);
+    // A fallback that is not there is found where it is not needed, too.
+    lab.write("gone.toml", format!("{BASE}").replacen('\n', "\nfallback = \"no.toml\"\n", 1));
+    run(2, &["gone.toml"]).says(&["`fallback`", "`no.toml` does not exist"]);
+    run(2, &["small.toml", "fallback=series.toml"]).says(&["`fallback`", "works only in a file"]);
+    // It stands in for the file that names it, not for one that extends that.
+    lab.write("more.toml", "extends = \"photos.toml\"\n");
+    let alone = run(3, &["more.toml"]);
+    assert!(!alone.stderr.contains("instead"), "{}", alone.stderr);
+}
+
 /// A small experiment on a series, with these keys of `[data]`.
 fn read_experiment(data: &str) -> String {
     format!(

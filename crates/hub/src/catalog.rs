@@ -1,9 +1,11 @@
 //! Well-known data sets: where their files are, and what they must be.
 //!
 //! A set is known by the end of the path at which an experiment expects it, such as
-//! `data/mnist` or `ETTh1.csv`.
+//! `data/mnist` or `ETTh1.csv`; one that is unpacked from archives also by a path inside it.
 
 use std::path::{Path, PathBuf};
+
+use crate::archive::Layout;
 
 /// A file of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +23,19 @@ pub struct KnownFile {
 pub struct KnownSet {
     /// End of the path of the file or folder.
     pub path: &'static str,
-    /// True if `path` is a folder, which holds the files.
-    pub is_folder: bool,
-    files: &'static [KnownFile],
+    pub(crate) form: Form,
+    pub(crate) files: &'static [KnownFile],
+}
+
+/// The relation between a set's path and its files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// The path is the only file.
+    File,
+    /// The path is a folder of the files.
+    Folder,
+    /// The path is a folder that is made from the files, which are archives beside it.
+    Unpacked(Layout),
 }
 
 const fn file(
@@ -43,13 +55,28 @@ const FASHION: &[&str] =
 const ETT: &[&str] = &["https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"];
 const CHAR_RNN: &[&str] =
     &["https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare"];
+const ALPACA: &[&str] = &[
+    "https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/761dc5bfbdeeffa89b8bff5d038781a4055f796a",
+];
 const LTSF: &[&str] =
     &["https://huggingface.co/datasets/pkr7098/time-series-forecasting-datasets/resolve/main"];
 
-const SETS: [KnownSet; 8] = [
+const FASTAI: &[&str] = &["https://s3.amazonaws.com/fast-ai-imageclas"];
+const TORONTO: &[&str] = &["https://www.cs.toronto.edu/~kriz"];
+const PETS: &[&str] = &[
+    "https://www.robots.ox.ac.uk/~vgg/data/pets/data",
+    "https://thor.robots.ox.ac.uk/datasets/pets",
+];
+const SPEECH_COMMANDS: &[&str] = &[
+    "https://storage.googleapis.com/download.tensorflow.org/data",
+    "http://download.tensorflow.org/data",
+];
+
+// The hashes of archives are those of TensorFlow Datasets (`url_checksums`).
+const SETS: [KnownSet; 15] = [
     KnownSet {
         path: "mnist",
-        is_folder: true,
+        form: Form::Folder,
         files: &[
             file(
                 "train-images-idx3-ubyte.gz",
@@ -75,7 +102,7 @@ const SETS: [KnownSet; 8] = [
     },
     KnownSet {
         path: "fashion-mnist",
-        is_folder: true,
+        form: Form::Folder,
         files: &[
             file(
                 "train-images-idx3-ubyte.gz",
@@ -147,16 +174,94 @@ const SETS: [KnownSet; 8] = [
             "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         )],
     ),
+    one(
+        "alpaca_data.json",
+        &[file(
+            "alpaca_data.json",
+            ALPACA,
+            "2eddafc6b977608d778aaab8dfc7e50e547b3af9826dfb9e909d9fc362e4a419",
+        )],
+    ),
+    unpacked(
+        "imagenette2-160",
+        Layout::Folder,
+        &[file(
+            "imagenette2-160.tgz",
+            FASTAI,
+            "88daccb09b6fce93f45e6c09ddeb269cce705549e6bff322092a2a5a11489863",
+        )],
+    ),
+    unpacked(
+        "imagenette2-320",
+        Layout::Folder,
+        &[file(
+            "imagenette2-320.tgz",
+            FASTAI,
+            "5020a9130cea0348272823cb12d2db7e981c6f2afa3dce71ccd5b8013005c55e",
+        )],
+    ),
+    unpacked(
+        "cifar10-images",
+        Layout::Cifar { labels: 1, names: "batches.meta.txt" },
+        &[file(
+            "cifar-10-binary.tar.gz",
+            TORONTO,
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        )],
+    ),
+    unpacked(
+        "cifar100-images",
+        Layout::Cifar { labels: 2, names: "fine_label_names.txt" },
+        &[file(
+            "cifar-100-binary.tar.gz",
+            TORONTO,
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        )],
+    ),
+    unpacked(
+        "oxford-iiit-pet",
+        Layout::Pets,
+        &[
+            file(
+                "annotations.tar.gz",
+                PETS,
+                "52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91",
+            ),
+            file(
+                "images.tar.gz",
+                PETS,
+                "67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d",
+            ),
+        ],
+    ),
+    unpacked(
+        "speech_commands",
+        Layout::SpeechCommands,
+        &[file(
+            "speech_commands_v0.02.tar.gz",
+            SPEECH_COMMANDS,
+            "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58",
+        )],
+    ),
 ];
 
+const fn unpacked(path: &'static str, layout: Layout, files: &'static [KnownFile]) -> KnownSet {
+    KnownSet { path, form: Form::Unpacked(layout), files }
+}
+
 const fn one(path: &'static str, files: &'static [KnownFile]) -> KnownSet {
-    KnownSet { path, is_folder: false, files }
+    KnownSet { path, form: Form::File, files }
 }
 
 impl KnownSet {
-    /// The set that is expected at `path`, by the end of it.
-    pub fn at(path: &Path) -> Option<&'static Self> {
-        SETS.iter().find(|set| path.ends_with(set.path))
+    /// The set that is expected at `path`, by the end of it, and the path of that set: `path`, or the folder of an
+    /// unpacked set that `path` is in.
+    pub fn at(path: &Path) -> Option<(&'static Self, &Path)> {
+        SETS.iter().find_map(|set| {
+            let is_unpacked = matches!(set.form, Form::Unpacked(_));
+            let mut places = path.ancestors().take(if is_unpacked { usize::MAX } else { 1 });
+            Some((set, places.find(|place| place.ends_with(set.path))?))
+        })
     }
 
     /// Ends of the paths of all sets.
@@ -164,11 +269,23 @@ impl KnownSet {
         SETS.iter().map(|set| set.path)
     }
 
-    /// Files of the set that are not at `path`, and the path of each. A file that is there without its ending `.gz` is
-    /// there.
-    pub fn absent(&self, path: &Path) -> Vec<(&'static KnownFile, PathBuf)> {
-        let place = |file: &'static KnownFile| {
-            (file, if self.is_folder { path.join(file.name) } else { path.to_owned() })
+    /// The folder of the files, where the set is at `path`.
+    pub fn folder<'a>(&self, path: &'a Path) -> &'a Path {
+        match self.form {
+            Form::Folder => path,
+            Form::File | Form::Unpacked(_) => path.parent().unwrap_or(path),
+        }
+    }
+
+    /// Files of the set at `path` that are to be fetched, and the path of each. A file that is there without its ending
+    /// `.gz` is there.
+    pub(crate) fn absent(&self, path: &Path) -> Vec<(&'static KnownFile, PathBuf)> {
+        if matches!(self.form, Form::Unpacked(_)) && path.exists() {
+            return Vec::new();
+        }
+        let place = |file: &'static KnownFile| match self.form {
+            Form::File => (file, path.to_owned()),
+            Form::Folder | Form::Unpacked(_) => (file, self.folder(path).join(file.name)),
         };
         let is_absent =
             |(_, path): &(_, PathBuf)| !path.exists() && !path.with_extension("").exists();
@@ -182,29 +299,28 @@ mod tests {
 
     #[test]
     fn a_set_is_known_by_the_end_of_its_path_and_its_files_by_their_hashes() {
-        let at = |path: &str| KnownSet::at(Path::new(path)).map(|set| set.path);
+        let at = |path: &str| KnownSet::at(Path::new(path)).map(|(set, _)| set.path);
         assert_eq!(at("/home/u/data/mnist"), Some("mnist"));
         assert_eq!(at("data/fashion-mnist"), Some("fashion-mnist"));
         assert_eq!(at("../ETT-small/ETTh1.csv"), Some("ETTh1.csv"));
         assert_eq!(at("data/tinyshakespeare/input.txt"), Some("tinyshakespeare/input.txt"));
         assert_eq!(at("data/input.txt"), None);
         assert_eq!(at("data/my-mnist"), None);
+        assert_eq!(at("data/mnist/train"), None, "the folder is named, not one of its files");
+        let inside = KnownSet::at(Path::new("../data/imagenette2-160/train")).unwrap();
+        assert_eq!(inside.1, Path::new("../data/imagenette2-160"));
         for file in SETS.iter().flat_map(|set| set.files) {
-            assert!(
-                file.sha256.len() == 64 && file.sha256.bytes().all(|byte| byte.is_ascii_hexdigit())
-            );
-            assert!(
-                file.mirrors
-                    .iter()
-                    .all(|mirror| mirror.starts_with("https://") && !mirror.ends_with('/'))
-            );
+            let is_hex = file.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(file.sha256.len() == 64 && is_hex, "{}", file.name);
+            let is_folder = |mirror: &&str| mirror.starts_with("http") && !mirror.ends_with('/');
+            assert!(file.mirrors.iter().all(is_folder), "{}", file.name);
         }
     }
 
     #[test]
     fn what_is_there_in_either_form_is_not_fetched() {
         let folder = tempfile::tempdir().unwrap();
-        let mnist = KnownSet::at(Path::new("mnist")).unwrap();
+        let (mnist, _) = KnownSet::at(Path::new("mnist")).unwrap();
         let place = folder.path().join("mnist");
         assert_eq!(mnist.absent(&place).len(), 4);
         ddprun_host::files::create_folder(&place).unwrap();

@@ -53,6 +53,9 @@ pub enum Error {
         "`{file}` arrived twice with other bytes than the hub announced: its hash is {found}, not {expected}"
     )]
     Corrupt { file: String, expected: String, found: String },
+    /// An archive that is damaged, or not of the layout that is known.
+    #[error("`{file}` cannot be unpacked: {why}")]
+    Unpack { file: String, why: String },
     /// Certificates that cannot be read.
     #[error("the certificates in `{path}` cannot be read: {why}")]
     Certificates { path: String, why: String },
@@ -62,6 +65,20 @@ pub enum Error {
     /// The cache cannot be written.
     #[error("{}", .0.with_cause())]
     Files(#[from] files::Error),
+}
+
+impl Error {
+    /// True if there is no network, or what is asked for is not on it; another time or place may have it.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            Self::Offline { .. }
+                | Self::Unreachable { .. }
+                | Self::RateLimited { .. }
+                | Self::Status { .. }
+                | Self::Cut { .. }
+        )
+    }
 }
 
 impl UserError for Error {
@@ -83,6 +100,7 @@ impl UserError for Error {
             | Self::Answer { .. }
             | Self::Cut { .. }
             | Self::Corrupt { .. }
+            | Self::Unpack { .. }
             | Self::Files(_) => ExitCode::Storage,
         }
     }
@@ -147,6 +165,7 @@ impl UserError for Error {
                 "check `HF_ENDPOINT`, and whether a proxy stands in between".to_owned()
             }
             Self::Corrupt { .. } => "run the command again; if it stays so, a proxy or a mirror changes files".to_owned(),
+            Self::Unpack { .. } => "remove it, and run the command again".to_owned(),
             Self::Certificates { .. } => {
                 "`SSL_CERT_FILE`, `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE` name a file of certificates in PEM".to_owned()
             }

@@ -12,11 +12,13 @@ use sha1::Digest as _;
 use ureq::Body;
 use ureq::http::Response;
 
+use crate::archive;
 use crate::cache::Cache;
-use crate::catalog::KnownFile;
+use crate::catalog::{Form, KnownFile, KnownSet};
 use crate::client::Client;
 use crate::error::Error;
 use crate::name::{HubName, Repo, is_commit};
+use crate::progress::{OnProgress, Progress};
 use crate::settings::Config;
 
 /// Attempts to continue a broken download that bring no byte.
@@ -43,18 +45,6 @@ pub struct Snapshot {
     /// Reason for which the hub could not be asked, a warning for the user; `None` if it was asked, or need not be.
     pub unasked: Option<String>,
 }
-
-/// State of a download.
-#[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
-    /// Another process fetches the file, which is waited for.
-    Waiting { file: &'a str },
-    /// Bytes of the file that are here, and its size.
-    Fetching { file: &'a str, done: u64, size: u64 },
-}
-
-/// Called after each chunk; a download stops when it returns `false`.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress<'_>) -> bool;
 
 impl Hub {
     /// Opens no connection yet.
@@ -161,12 +151,48 @@ impl Hub {
         Ok(path)
     }
 
-    /// Fetches a file of a well-known data set to `path`.
+    /// Fetches what is absent of a well-known data set at `path`, and unpacks it where it comes in archives. Those are
+    /// removed then.
     ///
     /// # Errors
     ///
-    /// No mirror answers, other bytes arrive than are known, or `path` cannot be written.
-    pub fn fetch_known(
+    /// No mirror answers, other bytes arrive than are known, or the files cannot be written. What has arrived is kept,
+    /// but for wrong bytes.
+    pub fn fetch_set(
+        &self,
+        set: &KnownSet,
+        path: &Path,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), Error> {
+        let Form::Unpacked(layout) = set.form else {
+            return set
+                .absent(path)
+                .iter()
+                .try_for_each(|(file, place)| self.fetch_known(file, place, on_progress));
+        };
+        if path.exists() {
+            return Ok(());
+        }
+        let lock = Lock::take(path, set.path, on_progress)?;
+        if path.exists() {
+            return Ok(());
+        }
+        for (file, place) in set.absent(path) {
+            self.fetch_known(file, &place, on_progress)?;
+        }
+        let archives: Vec<PathBuf> =
+            set.files.iter().map(|file| set.folder(path).join(file.name)).collect();
+        files::write_folder_atomic(path, |folder| {
+            archive::unpack(layout, &archives, folder, on_progress)
+        })?;
+        for archive in archives {
+            files::remove_file(&archive)?;
+        }
+        lock.remove()
+    }
+
+    /// Fetches a file of a well-known data set to `path`.
+    fn fetch_known(
         &self,
         file: &KnownFile,
         path: &Path,
@@ -176,10 +202,7 @@ impl Hub {
             let cache = path.parent().unwrap_or(path).display().to_string();
             return Err(Error::Offline { name: file.name.to_owned(), cache, near: Vec::new() });
         }
-        path.parent().map_or(Ok(()), files::create_folder)?;
-        let lock = with_ending(path, "lock");
-        let held = files::open_lock(&lock).map_err(files::Error::io("open", &lock))?;
-        own(&held, file.name, on_progress)?;
+        let lock = Lock::take(path, file.name, on_progress)?;
         if path.is_file() {
             // Another process had the lock, has fetched the file and removed the lock.
             return Ok(());
@@ -187,7 +210,28 @@ impl Hub {
         let bytes = |from| self.client.bytes_of_mirrors(file, from);
         let download = Download { file: file.name, hash: file.sha256, size: None, bytes: &bytes };
         download.run(path, on_progress)?;
-        Ok(files::remove_file(&lock)?)
+        lock.remove()
+    }
+}
+
+/// The lock beside a file or folder of a data set, held by the one process that makes it.
+struct Lock {
+    path: PathBuf,
+    _held: File,
+}
+
+impl Lock {
+    fn take(path: &Path, name: &str, on_progress: OnProgress<'_>) -> Result<Self, Error> {
+        files::create_parent(path)?;
+        let path = with_ending(path, "lock");
+        let held = files::open_lock(&path).map_err(files::Error::io("open", &path))?;
+        own(&held, name, on_progress)?;
+        Ok(Self { path, _held: held })
+    }
+
+    /// Removes it, once what it protects is complete.
+    fn remove(self) -> Result<(), Error> {
+        Ok(files::remove_file(&self.path)?)
     }
 }
 

@@ -207,11 +207,11 @@ fn two_processes_download_a_data_set_once() {
     let scene = Scene::new();
     scene.server.publish("plain", &[("ETTh1.csv", &std::fs::read(&real).unwrap())]);
     let path = scene.home.path().join("ETTh1.csv");
-    let file = KnownSet::at(&path).unwrap().absent(&path)[0].0;
+    let (set, _) = KnownSet::at(&path).unwrap();
     let mirror = Some(format!("{}/plain", scene.server.endpoint));
     let config = Config { mirror, ..Config::from_env(&|_| None) };
     scene.server.put("plain/ETTh1.csv", Fault::Silent(Duration::from_millis(600)));
-    let download = || Hub::new(config.clone()).unwrap().fetch_known(file, &path, &mut |_| true);
+    let download = || Hub::new(config.clone()).unwrap().fetch_set(set, &path, &mut |_| true);
     std::thread::scope(|scope| {
         for process in [(); 3].map(|()| scope.spawn(download)) {
             process.join().unwrap().unwrap();

@@ -147,6 +147,10 @@ impl Stack {
         self.problems.extend(problems);
         open.push(identity(path));
         let bases = layer.dict.remove("extends");
+        if open.len() > 1 {
+            // It stands in for the file that names it only.
+            layer.dict.remove("fallback");
+        }
         if !broken {
             self.bases(&layer, bases, path, open);
         }
@@ -199,11 +203,13 @@ impl Stack {
     fn apply(&mut self, change: Result<Override, Problem>, group: usize, page: &Page) {
         match change {
             Err(problem) => self.problems.push(problem),
-            Ok(Override::Set(layer)) if layer.dict.contains_key("extends") => {
+            Ok(Override::Set(layer)) => {
+                let key =
+                    ["extends", "fallback"].into_iter().find(|key| layer.dict.contains_key(*key));
+                let Some(key) = key else { return self.push(layer, group) };
                 let what = "works only in a file".to_owned();
-                self.problems.push(layer.at_key(&["extends".to_owned()], what, self.layers.len()));
+                self.problems.push(layer.at_key(&[key.to_owned()], what, self.layers.len()));
             }
-            Ok(Override::Set(layer)) => self.push(layer, group),
             Ok(Override::Remove(path, layer)) => {
                 if let Some(problem) = unknown_keys::unknown(&layer, &path, self.layers.len(), page)
                 {
@@ -235,6 +241,13 @@ impl Stack {
             experiment.experiment.name = Some(stem(path));
         }
         let mut loaded = Loaded::new(experiment, path.to_owned(), self.layers);
+        if let Some(fallback) =
+            loaded.fallback_path().filter(|path| self.is_here && !path.is_file())
+        {
+            let what = format!("`{}` does not exist", fallback.display());
+            let usual = "check the path, which is relative to this file";
+            self.problems.push(loaded.problem("fallback", what).help(usual));
+        }
         if named_by_file {
             loaded.sources.insert("experiment.name".to_owned(), Source::FileName);
         }

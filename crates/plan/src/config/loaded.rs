@@ -125,6 +125,25 @@ impl Loaded {
         }
     }
 
+    /// The experiment to run instead where the data of this one are absent. `None` too where the command line or the
+    /// environment names the data: whoever does that wants those.
+    pub fn fallback(&self, vocabulary: &Vocabulary) -> Option<PathBuf> {
+        let is_asked = |key: &str| {
+            let source = self.sources.get(key);
+            matches!(source, Some(Source::CommandLine(_) | Source::Environment(_)))
+        };
+        let paths = check::path_options(self, vocabulary);
+        let mut data = paths.iter().map(|(key, _)| &**key).chain(["data.name"]);
+        let is_named = data.any(|key| key.starts_with("data.") && is_asked(key));
+        self.fallback_path().filter(|_| !is_named)
+    }
+
+    /// The path of `fallback`, which is given relative to the file.
+    pub(crate) fn fallback_path(&self) -> Option<PathBuf> {
+        let fallback = self.experiment.fallback.as_ref()?;
+        Some(self.path.parent().map_or(fallback.clone(), |folder| folder.join(fallback)))
+    }
+
     /// A problem for each file and folder that is to be read and does not exist.
     pub fn absent_inputs(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
         let absent = check::absent_inputs(self, vocabulary).into_iter();

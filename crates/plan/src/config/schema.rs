@@ -61,6 +61,11 @@ table! {
         #[serde(skip_serializing)]
         #[schemars(extend("examples" = [["_base/vision.toml"]]))]
         pub extends: Option<Bases>,
+        /// Experiment to run instead, relative to this file, where files that `[data]` names are absent and cannot be
+        /// fetched. Not inherited, and not followed if the command line or the environment gives a key of `[data]`.
+        #[serde(skip_serializing)]
+        #[schemars(extend("examples" = ["resnet_imagenette.toml"]))]
+        pub fallback: Option<PathBuf>,
         pub experiment: Identity,
         pub model: Model,
         pub data: Data,

@@ -12,16 +12,18 @@ use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::plan::{ComponentFacts, Targets, chosen_loss};
+use crate::record::to_stderr;
 use crate::session::hub;
 use crate::session::other_file::refuse_other_files;
 use crate::session::pretrained::{self, unfit_problem};
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// Reads the experiment at `path` with `changes`, and what the files beside its weights tell.
+/// Reads the experiment at `path` with `changes`, or the one that it falls back on, and what the files beside its
+/// weights tell.
 pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, ErrorPage> {
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
-    let mut loaded = config::load(path, changes, &vocabulary)?;
+    let mut loaded = with_data(path, changes, kinds, &vocabulary)?;
     let absent = loaded.absent_inputs(&vocabulary);
     // A single one is reported by what opens it, which knows what the file should hold. Files that
     // are to be downloaded are looked for where the data are measured.
@@ -34,6 +36,52 @@ pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Er
     complete(&mut loaded, &vocabulary, kinds)?;
     failpoint::reach("parse");
     Ok(loaded)
+}
+
+/// Reads the experiment at `path`; the one that it falls back on, where its data are neither here nor can be fetched.
+fn with_data(
+    path: &Path,
+    changes: &[String],
+    kinds: &Kinds,
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, ErrorPage> {
+    let mut loaded = config::load(path, changes, vocabulary)?;
+    let mut followed = vec![path.to_owned()];
+    while let Some(fallback) = missing_data_fallback(&loaded, vocabulary, kinds)? {
+        if followed.contains(&fallback) {
+            break;
+        }
+        loaded = config::load(&fallback, changes, vocabulary)?;
+        followed.push(fallback);
+    }
+    Ok(loaded)
+}
+
+/// The experiment to run instead of one whose data are neither here nor can be fetched, which is said; `None` if the
+/// data are there, or there is no other experiment.
+pub(crate) fn missing_data_fallback(
+    loaded: &Loaded,
+    vocabulary: &Vocabulary,
+    kinds: &Kinds,
+) -> Result<Option<PathBuf>, ErrorPage> {
+    let Some(fallback) = loaded.fallback(vocabulary) else { return Ok(None) };
+    let Some(why) = without_data(loaded, vocabulary, kinds)? else { return Ok(None) };
+    to_stderr(&format!("{why}; taking `{}` instead", fallback.display()));
+    Ok(Some(fallback))
+}
+
+/// The reason for which the data of an experiment cannot be had on this machine; `None` if they can.
+fn without_data(
+    loaded: &Loaded,
+    vocabulary: &Vocabulary,
+    kinds: &Kinds,
+) -> Result<Option<String>, ErrorPage> {
+    if loaded.experiment.data.download {
+        return hub::download_if_available(loaded, kinds);
+    }
+    let absent = loaded.absent_inputs(vocabulary);
+    let data = absent.iter().find(|problem| problem.key().starts_with("data."));
+    Ok(data.map(|problem| problem.what().to_owned()))
 }
 
 /// Refuses files where folders are to hold the runs.

@@ -87,32 +87,52 @@ pub(crate) fn fetch(loaded: &mut Loaded, vocabulary: &Vocabulary) -> Result<(), 
 ///
 /// A path is absent that is no known set's, or a file cannot be fetched; drawn on its key.
 pub(crate) fn download(loaded: &Loaded, kinds: &Kinds) -> Result<(), ErrorPage> {
+    match download_sets(loaded, kinds)? {
+        None => Ok(()),
+        Some((key, error)) => Err(page(loaded, &key, &error)),
+    }
+}
+
+/// As [`download`]; where there is no network, or not what is to be fetched, the reason is the answer.
+pub(crate) fn download_if_available(
+    loaded: &Loaded,
+    kinds: &Kinds,
+) -> Result<Option<String>, ErrorPage> {
+    match download_sets(loaded, kinds)? {
+        None => Ok(None),
+        Some((_, error)) if error.is_unavailable() => Ok(Some(error.to_string())),
+        Some((key, error)) => Err(page(loaded, &key, &error)),
+    }
+}
+
+/// Fetches known sets, up to the first that cannot be fetched, which it returns with its key.
+fn download_sets(loaded: &Loaded, kinds: &Kinds) -> Result<Option<(String, Error)>, ErrorPage> {
     if !loaded.experiment.data.download {
-        return Ok(());
+        return Ok(None);
     }
     let vocabulary = kinds.vocabulary();
     let paths = loaded.path_options(&vocabulary).filter(|(key, _)| key.starts_with("data."));
     let hub = open()?;
     for (key, path) in paths.filter(|(_, path)| !is_hub_name(path)) {
         let path = Path::new(path);
-        let Some(set) = KnownSet::at(path) else {
+        let Some((set, place)) = KnownSet::at(path) else {
             if path.exists() || !path.to_string_lossy().contains(['.', '/']) {
                 continue;
             }
             let known: Vec<String> = KnownSet::paths().map(|path| format!("`{path}`")).collect();
             let what =
                 format!("`{}` does not exist, and no download of it is known", path.display());
-            let help = format!("paths that end with these can be fetched: {}", known.join(", "));
+            let help = format!("paths of these sets can be fetched: {}", known.join(", "));
             let problem = loaded.problem(&key, what).help(help);
             return Err(ErrorPage::of_problems(ExitCode::Data, problem.into()));
         };
-        for (file, path) in set.absent(path) {
-            let name = path.display().to_string();
-            let fetched = with_bar(&name, |on_progress| hub.fetch_known(file, &path, on_progress));
-            fetched.map_err(|error| page(loaded, &key, &error))?;
+        let name = |file: &str| set.folder(place).join(file).display().to_string();
+        let fetched = with_bar(name, |on_progress| hub.fetch_set(set, place, on_progress));
+        if let Err(error) = fetched {
+            return Ok(Some((key, error)));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn open() -> Result<Hub, Error> {
@@ -187,33 +207,39 @@ fn snapshot(hub: &Hub, name: &HubName) -> Result<Snapshot, Error> {
 }
 
 fn get(hub: &Hub, snapshot: &Snapshot, file: &str) -> Result<PathBuf, Error> {
-    let name = HubName { file: Some(file.to_owned()), ..snapshot.name.clone() };
-    with_bar(&name.to_string(), |on_progress| hub.fetch(snapshot, file, on_progress))
+    let name =
+        |file: &str| HubName { file: Some(file.to_owned()), ..snapshot.name.clone() }.to_string();
+    with_bar(name, |on_progress| hub.fetch(snapshot, file, on_progress))
 }
 
-/// Runs a download of the file `name` with a progress bar.
+/// Runs downloads with a progress bar. `name` gives the name by which the user knows a file.
 fn with_bar<T>(
-    name: &str,
+    name: impl Fn(&str) -> String,
     fetch: impl FnOnce(OnProgress<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let bar = progress_bar("{msg}  {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
-    let mut is_told = false;
-    let mut tell = |words: String| {
-        if !std::mem::replace(&mut is_told, true) {
-            to_stderr(&words);
-        }
-    };
+    let mut told = String::new();
     let fetched = fetch(&mut |progress| {
-        match progress {
-            Progress::Waiting { .. } => {
-                tell(format!("waiting for another process that fetches {name}"));
+        let (words, file, done, size) = match progress {
+            Progress::Waiting { file } => {
+                (format!("waiting for another process that fetches {}", name(file)), file, 0, 0)
             }
             Progress::Fetching { file, done, size } => {
-                tell(format!("fetching {name} ({})", HumanBytes(size)));
-                bar.set_message(file.to_owned());
-                bar.set_length(size);
-                bar.set_position(done);
+                (format!("fetching {} ({})", name(file), HumanBytes(size)), file, done, size)
             }
+            Progress::Unpacking { file, done, size } => {
+                (format!("unpacking {}", name(file)), file, done, size)
+            }
+        };
+        if told != words {
+            to_stderr(&words);
+            told = words;
+            bar.reset();
+        }
+        if size > 0 {
+            bar.set_message(file.to_owned());
+            bar.set_length(size);
+            bar.set_position(done);
         }
         true
     });

@@ -7,6 +7,7 @@ use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
+use crate::session::experiment::missing_data_fallback;
 use crate::session::{follow_target, refuse_other_files};
 use crate::sweep;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -39,6 +40,14 @@ pub fn load_sweep(
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary)?;
+    if let Some(fallback) = missing_data_fallback(&base, &vocabulary, kinds)? {
+        if sweep.base == sweep.path {
+            return load_sweep(&fallback, words, kinds);
+        }
+        let what = format!("the data of `{}` are absent", sweep.base.display());
+        let help = format!("put them there, or name `{}` as `base`", fallback.display());
+        return Err(ErrorPage::refused(what, help));
+    }
     let text = files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
