@@ -29,6 +29,7 @@ mod exported;
 mod failpoints;
 mod generated;
 mod given_up;
+mod hooks;
 mod hub;
 mod init;
 mod instructions;

@@ -10,5 +10,6 @@ pub mod failpoint;
 pub mod user_error;
 pub mod registry;
 pub mod memory;
+pub mod child_process;
 pub mod files;
 pub mod transport;

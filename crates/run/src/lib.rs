@@ -6,7 +6,7 @@
 use candle_train::cuda_libraries;
 use candle_train::{nn, ops};
 use ddprun_data as data;
-use ddprun_host::{failpoint, files, memory, registry, transport, user_error};
+use ddprun_host::{child_process, failpoint, files, memory, registry, transport, user_error};
 use ddprun_plan::{config, plan, terminal};
 use ddprun_train::{checkpoint, collective, engine, event, loss, metric, model, optim};
 #[cfg(test)]

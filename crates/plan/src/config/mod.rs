@@ -32,8 +32,10 @@ mod unknown_keys;
 pub mod values;
 mod vocabulary;
 mod wording;
+mod hooks;
 
 pub use check::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
+pub use hooks::{HookEvent, fill_placeholders};
 pub use json_schema::json_schema;
 pub use keys::dotted;
 pub use layer::Source;

@@ -84,6 +84,7 @@ table! {
         pub early_stopping: EarlyStopping,
         pub fault: Fault,
         pub logging: Logging,
+        pub hooks: Hooks,
         /// Metrics that the run must reach in the end, or it exits with code 9.
         #[schemars(extend(
             "examples" = [{ "val/accuracy": { "at_least": 0.9, "at_most": 1.0 } }],
@@ -698,6 +699,33 @@ pub enum OnOom {
     Stop,
     /// Go on from the newest checkpoint with smaller passes, and more of them.
     ShrinkBatch,
+}
+
+table! {
+    /// Commands for `sh` that are run when something has happened, one after the other beside the
+    /// training: they cost no step, and one that fails changes nothing. `{run}`, `{name}`, `{logs}`
+    /// and `{checkpoints}` stand for the run's id, its name and its folders, quoted for the shell;
+    /// the whole event comes as JSON on standard input. What they print is in `hooks.log`.
+    #[schemars(extend("x-resume" = SAFE, "x-eval" = NO_RUN))]
+    pub struct Hooks {
+        /// A checkpoint is on disk: `{checkpoint}` is its folder, `{step}` its step. While a command
+        /// runs, only the newest of the next checkpoints waits.
+        #[schemars(length(min = 1), example = "rclone sync {checkpoints} remote:bucket/{run}")]
+        pub checkpoint_saved: Option<String>,
+        /// The run has ended, or was stopped and can go on: `{code}` is the exit code.
+        #[schemars(length(min = 1), example = "notify-send {name} ended")]
+        pub run_ended: Option<String>,
+        /// The run has failed: `{code}` is the exit code, `{message}` the error.
+        #[schemars(length(min = 1), example = "mail -s {name}' failed' me@example.org")]
+        pub run_failed: Option<String>,
+        /// A trial of a sweep has ended or failed, or was stopped by its pruner: `{code}` and
+        /// `{message}` as above. Of the other hooks a trial has `checkpoint_saved` only.
+        #[schemars(length(min = 1), example = "notify-send {run} ended")]
+        pub trial_ended: Option<String>,
+        /// Time after which a command is ended.
+        #[schemars(extend("exclusiveMinimum" = 0, "maximum" = WEEK))]
+        pub timeout: Duration = Duration::of_minutes(10),
+    }
 }
 
 table! {

@@ -215,6 +215,7 @@ impl Plan {
             on_oom: experiment.fault.on_oom,
             divergence_threshold: experiment.fault.divergence_threshold,
             logging: logging::decide(experiment),
+            hooks: experiment.hooks.clone(),
             expect: experiment.expect.clone(),
         };
         // Without batch norms there is nothing to share.

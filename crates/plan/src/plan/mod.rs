@@ -52,6 +52,7 @@ mod split;
 mod test_time;
 mod transforms;
 
+use crate::config::schema::Hooks;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -191,6 +192,9 @@ pub struct Plan {
     pub divergence_threshold: Option<f64>,
     /// The log.
     pub logging: LoggingPlan,
+    /// Commands that are run when something has happened.
+    #[serde(default)]
+    pub hooks: Hooks,
     /// Values of metrics that the run must reach.
     pub expect: BTreeMap<String, Expectation>,
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, Manifest, OpenCheckpoint};
+use crate::config::schema::Hooks;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Nodes, Program, Start};
@@ -20,6 +21,7 @@ pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
     plan.early_stopping = None;
     (plan.max_restarts, plan.on_oom) = (0, OnOom::Stop);
     plan.logging.sinks.clear();
+    plan.hooks = Hooks::default();
     plan.expect.clear();
     plan
 }

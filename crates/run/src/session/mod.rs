@@ -15,6 +15,7 @@ mod hub;
 mod experiment;
 mod prepare;
 mod run_folder;
+mod hooks;
 mod resume;
 mod request;
 mod supervise;

@@ -2,6 +2,7 @@
 //! them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -13,6 +14,7 @@ use crate::launch::{self, Console, LauncherEvent, Membership, Nodes, Program, St
 use crate::plan::{Plan, RunFolders};
 use crate::record::{Curves, JsonStream, is_json, print_error, screen, to_stderr};
 use crate::report;
+use crate::session::hooks::Hooks;
 use crate::session::run_folder::OwnedRun;
 use crate::units::Rank;
 use crate::user_error::{ErrorPage, ExitCode};
@@ -23,6 +25,8 @@ pub struct Launched {
     plan: Plan,
     run: OwnedRun,
     end: LaunchEnd,
+    /// Those of the run, in the one process that has them.
+    hooks: Option<Hooks>,
     /// Tokens that are sampled after a run that succeeded.
     pub sample_tokens: Option<u32>,
 }
@@ -50,13 +54,25 @@ pub(crate) fn watch(
     mut run: OwnedRun,
     mut nodes: Option<&mut Nodes>,
 ) -> Result<Launched, ErrorPage> {
-    let program = program()?;
+    let node = nodes.as_ref().map_or(0, |nodes| nodes.node());
+    let hooks = Hooks::start(&plan, &run.folders).filter(|_| node == 0);
+    let mut program = program()?;
+    if hooks.as_ref().is_some_and(Hooks::wants_events) {
+        program = program.telling_events();
+    }
     let stream = JsonStream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
-    let mut hear = |event: LauncherEvent| match (event, &stream) {
-        (LauncherEvent::Recorded(event), Some(stream)) => stream.event(event, None),
-        (note, _) => announce(&note, stream.as_ref()),
+    let mut hear = |event: LauncherEvent| match event {
+        LauncherEvent::Recorded(event) => {
+            if let Some(hooks) = &hooks {
+                hooks.hear(&event);
+            }
+            if let Some(stream) = &stream {
+                stream.event(event, None);
+            }
+        }
+        note => announce(&note, stream.as_ref()),
     };
     let ended = match nodes.as_deref_mut() {
         Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
@@ -66,8 +82,7 @@ pub(crate) fn watch(
     screen().erase_bars();
     drop(stream);
     run.settle();
-    let node = nodes.map_or(0, |nodes| nodes.node());
-    Ok(Launched { plan, run, end: LaunchEnd::Watched { ended, node }, sample_tokens: None })
+    Ok(Launched { plan, run, end: LaunchEnd::Watched { ended, node }, hooks, sample_tokens: None })
 }
 
 /// The program of the ranks; with `--json` they send the events that they record.
@@ -80,10 +95,23 @@ pub fn program() -> Result<Program, ErrorPage> {
 pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) -> Launched {
     let (plan, rank) = (membership.rank_plan.plan.clone(), membership.rank_plan.rank);
     let stream = JsonStream::open();
-    let listener = stream.as_ref().map(|stream| Listener::new(stream.listener()));
+    let hooks = if rank.is_first() { Hooks::start(&plan, &run.folders) } else { None };
+    let hooks = hooks.map(Arc::new);
+    let listeners = (stream.as_ref().map(JsonStream::listener), hooks.clone());
+    let listener = (stream.is_some() || hooks.is_some()).then(|| {
+        Listener::new(move |event| {
+            if let Some(hooks) = &listeners.1 {
+                hooks.hear(&event);
+            }
+            if let Some(tell) = &listeners.0 {
+                tell(event);
+            }
+        })
+    });
     let outcome = worker::run(membership, listener, kinds);
     drop(stream);
-    Launched { plan, run, end: LaunchEnd::TookPart { rank, outcome }, sample_tokens: None }
+    let hooks = hooks.and_then(Arc::into_inner);
+    Launched { plan, run, end: LaunchEnd::TookPart { rank, outcome }, hooks, sample_tokens: None }
 }
 
 /// Completes the records of the run, and returns its exit code.
@@ -92,14 +120,31 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
 ///
 /// The failure of the run.
 pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
-    let Launched { plan, run, end, .. } = launched;
+    let Launched { plan, run, end, hooks, .. } = launched;
+    let concluded = completed(&plan, &run, end);
+    if let Some(hooks) = hooks {
+        match &concluded {
+            Ok((code, failure)) => hooks.end(false, *code, failure.as_deref()),
+            Err(page) => hooks.end(false, page.code(), Some(&first_line(page))),
+        }
+    }
+    concluded.map(|(code, _)| code)
+}
+
+/// Completes the records of the run. Returns its exit code, and the failure of a rank that was
+/// reported.
+fn completed(
+    plan: &Plan,
+    run: &OwnedRun,
+    end: LaunchEnd,
+) -> Result<(ExitCode, Option<String>), ErrorPage> {
     let code = match end {
         LaunchEnd::TookPart { rank, outcome } => {
             if rank.is_first() {
-                draw(&plan, &run.folders);
+                draw(plan, &run.folders);
             }
             say_failure(rank, &outcome);
-            return Ok(outcome.code);
+            return Ok((outcome.code, outcome.failure.map(|failure| failure.message)));
         }
         // The run's files are node 0's, also where both see the same folder.
         LaunchEnd::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
@@ -129,7 +174,13 @@ pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
         let page = "error: a metric missed its `[expect]` value (exit code 9)";
         print_error(&ErrorPage::new(code, page));
     }
-    Ok(code)
+    Ok((code, None))
+}
+
+/// The first line of an error page, without `error: `.
+fn first_line(page: &ErrorPage) -> String {
+    let text = page.page();
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
 /// The exit code, or the failure with the checkpoint that was `saved`.

@@ -11,6 +11,7 @@ use crate::kinds::Kinds;
 use crate::launch::{self, Console, LauncherEvent, Program, Start};
 use crate::plan::{Facts, RunFolders, Targets};
 use crate::record::JsonStream;
+use crate::session::hooks::Hooks;
 use crate::session::sweep_weights::SweepWeights;
 use crate::session::{
     OtherData, Prepared, SINGLE_NODE, check_weights, clear, complete, draw, make_plan, measure,
@@ -186,9 +187,14 @@ impl<'a> TrialRunner<'a> {
                 Err(refusal) => return Ok(failed(without_mark(&refusal), refusal.code())),
             }
         };
+        let hooks = Hooks::start(&prepared.plan, &run.folders);
+        let mut program = self.program_on(&job.gpus);
+        if hooks.as_ref().is_some_and(Hooks::wants_events) {
+            program = program.telling_events();
+        }
         let start = Start {
             resume: job.resume,
-            program: self.program_on(&job.gpus),
+            program,
             console: Console::File,
             smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
@@ -196,6 +202,9 @@ impl<'a> TrialRunner<'a> {
         let mut on_event = |event: LauncherEvent| match event {
             LauncherEvent::Progress { rank: Rank(0), step, .. } => on_step(step),
             LauncherEvent::Recorded(event) => {
+                if let Some(hooks) = &hooks {
+                    hooks.hear(&event);
+                }
                 if let Some(stream) = &self.stream {
                     stream.event(event, Some(&run.folders.id));
                 }
@@ -204,6 +213,12 @@ impl<'a> TrialRunner<'a> {
         };
         let ended = launch::run(&prepared.plan, &run.folders, &start, &mut on_event);
         clear(&run.folders);
+        if let Some(hooks) = hooks {
+            match &ended {
+                Ok(end) => hooks.end(true, end.exit_code(), None),
+                Err(failure) => hooks.end(true, failure.exit_code(), Some(&failure.to_string())),
+            }
+        }
         Ok(match ended {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
             Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,

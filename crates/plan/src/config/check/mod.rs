@@ -5,6 +5,7 @@
 
 mod averaging;
 mod lists;
+mod hooks;
 mod names;
 mod options;
 mod conflicts;
@@ -75,13 +76,14 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 12] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 13] = [
         names::schema_version,
         options::numbers,
         names::sinks_twice,
         names::run_name,
         names::tags,
         names::paths,
+        hooks::placeholders,
         conflicts::length_and_batch,
         averaging::ema,
         averaging::swa,

@@ -1,9 +1,8 @@
 //! `command` in `logging.sinks`
 
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::jsonl::encode;
+use crate::child_process;
 use crate::config::kind::Kind;
 use crate::event::Finished;
 use crate::record::Error;
@@ -18,7 +18,8 @@ use crate::record::sink::{Delivery, OpenSink, Sink, SinkStart, Stamped};
 
 /// Time for the program to end after the last event.
 const TIME_TO_END: Duration = Duration::from_secs(4);
-const POLL: Duration = Duration::from_millis(20);
+/// Time for a program that has nothing left to read to be gone.
+const SOON: Duration = Duration::from_millis(200);
 
 /// a program of yours that gets the events of the run on its standard input, as the lines of
 /// `events.jsonl`. The first line has `"event": "run"` and the run's id, name, folders, tags and
@@ -38,10 +39,9 @@ impl Kind for Command {
 
 impl Sink for Command {
     fn open(&self, start: &SinkStart) -> Result<Box<dyn OpenSink>, Error> {
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", &self.run]).stdin(Stdio::piped()).stdout(io::stderr());
         // Ctrl-C ends the run, whose last events the program is to get.
-        command.process_group(0);
+        let mut command = child_process::shell(&self.run);
+        command.stdin(Stdio::piped()).stdout(io::stderr());
         let child = command.spawn().map_err(|reason| failed("start", &self.run, reason))?;
         let mut program = Program { command: self.run.clone(), child, stdin: None };
         program.stdin = program.child.stdin.take();
@@ -80,7 +80,7 @@ impl Program {
         let sent = stdin.write_all(format!("{line}\n").as_bytes());
         sent.map_err(|reason| {
             // It ends before its input does.
-            let status = self.child.wait_within(POLL * 10);
+            let status = wait_within(&mut self.child, SOON);
             let reason =
                 status.map_or(reason, |status| io::Error::other(format!("it ended with {status}")));
             failed("write to", &self.command, reason)
@@ -97,7 +97,7 @@ impl OpenSink for Program {
 
     fn finish(&mut self) -> Result<(), Error> {
         drop(self.stdin.take());
-        let why = match self.child.wait_within(TIME_TO_END) {
+        let why = match wait_within(&mut self.child, TIME_TO_END) {
             Some(status) if status.success() => return Ok(()),
             Some(status) => format!("it ended with {status}"),
             None => format!("it did not end within {} s of the last event", TIME_TO_END.as_secs()),
@@ -114,31 +114,16 @@ impl Drop for Program {
     /// Leaves no program behind.
     fn drop(&mut self) {
         drop(self.stdin.take());
-        if self.child.wait_within(POLL).is_none() {
-            let group = rustix::process::Pid::from_child(&self.child);
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            drop(self.child.wait());
+        if wait_within(&mut self.child, SOON).is_none() {
+            child_process::end(&mut self.child);
         }
     }
 }
 
-trait WaitWithin {
-    /// Waits for the end of the process, but no longer than `time`.
-    fn wait_within(&mut self, time: Duration) -> Option<std::process::ExitStatus>;
-}
-
-impl WaitWithin for Child {
-    fn wait_within(&mut self, time: Duration) -> Option<std::process::ExitStatus> {
-        let deadline = Instant::now() + time;
-        loop {
-            match self.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Err(_) => return None,
-                Ok(None) if Instant::now() >= deadline => return None,
-                Ok(None) => std::thread::sleep(POLL),
-            }
-        }
-    }
+/// Waits for the end of the process, but no longer than `time`.
+fn wait_within(child: &mut Child, time: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + time;
+    child_process::wait_until(child, || Instant::now() >= deadline)
 }
 
 fn failed(action: &'static str, command: &str, reason: io::Error) -> Error {
