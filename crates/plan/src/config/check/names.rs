@@ -276,7 +276,7 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
         // What is written cannot be copied first.
         let is_output = ["logging.dir", "checkpoint.dir"].contains(&key) && scheme != "file";
         let help = if is_output {
-            "write a folder of a disk, or of a bucket that is mounted, and copy the runs from there"
+            "write a folder, and copy the runs from there by a command in `hooks.checkpoint_saved`"
                 .to_owned()
         } else {
             instead_of_url(scheme)
