@@ -32,7 +32,6 @@ use std::time::{Duration, Instant};
 use ddprun::config;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::kinds::Kinds;
-use ddprun::model::Models;
 use ddprun::plan::{
     BatchPlan, Cameras, DataFacts, Facts, Modality, ModelPlan, Plan, Precision, SourcePlan,
 };
@@ -64,7 +63,9 @@ fn main() {
         return println!("{time} {used}");
     }
     println!("| model | 1 thread | 2 threads | one of two works alone |\n|---|---|---|---|");
-    for name in Models::default().names().filter(|name| names.is_empty() || names.contains(name)) {
+    for name in
+        Kinds::default().models.names().filter(|name| names.is_empty() || names.contains(name))
+    {
         let runs = (0..RUNS).map(|_| ["1", "2"].map(|threads| run(name, threads, is_half)));
         let faster = |a: [f64; 2], b: [f64; 2]| if b[0] < a[0] { b } else { a };
         let best = runs.reduce(|a, b| [faster(a[0], b[0]), faster(a[1], b[1])]);
@@ -167,7 +168,8 @@ fn forecast(name: &str) -> Plan {
         "d_model": 128, "n_heads": 8, "d_ff": 256, "patch_len": 16, "stride": 8, "period": 24, "num_p": 4,
         "stable_len": 6, "hidden_size": 128
     });
-    let options = Models::default().with_options(name, &serde_json::from_value(sizes).unwrap());
+    let options =
+        Kinds::default().models.with_options(name, &serde_json::from_value(sizes).unwrap());
     plan.model.kind.options.extend(options.options);
     plan
 }
@@ -199,7 +201,8 @@ fn speech(name: &str) -> Plan {
         "d_model": 176, "n_heads": 4, "n_layers": 4, "subsampling_channels": 64, "kernel_size": 9,
         "codebook_size": 1024, "code_dim": 16
     });
-    let options = Models::default().with_options(name, &serde_json::from_value(sizes).unwrap());
+    let options =
+        Kinds::default().models.with_options(name, &serde_json::from_value(sizes).unwrap());
     plan.model.kind.options.extend(options.options);
     plan
 }

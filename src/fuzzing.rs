@@ -15,6 +15,7 @@ use crate::kinds::Kinds;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::nn::{Builder, Init};
 use crate::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
+use crate::trajectories::fuzz_readers::trajectories;
 use crate::{checkpoint, launch};
 
 /// Reads any bytes.
@@ -155,14 +156,14 @@ pub fn image(bytes: &[u8]) {
 /// Trajectories.
 pub fn npz(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        drop(fuzz_readers::trajectories(&path));
+        drop(trajectories(&path));
     }
 }
 
 /// Trajectories in columns.
 pub fn parquet(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        drop(fuzz_readers::trajectories(&path));
+        drop(trajectories(&path));
     }
 }
 

@@ -89,6 +89,8 @@ pub use ddprun_run::{cluster, kinds, record, runs, sweep};
 use ddprun_run::{dashboard, doctor, export, jobs, launch, report, session, worker};
 use ddprun_train::checkpoint;
 pub use ddprun_train::{collective, engine, event, loss, metric, model, optim};
+#[cfg(feature = "trajectories")]
+pub use ddprun_trajectories as trajectories;
 #[cfg(test)]
 use test_support::mutated;
 pub use train_numbers::{rng, units};

@@ -76,7 +76,10 @@ fn weights(tokenizer: &Path) -> Option<PathBuf> {
 
 /// Observations and actions of an npz or parquet file, or of a folder of `LeRobot`.
 pub(super) fn behaviour(at: &Path) -> Result<RecognisedData, ErrorPage> {
-    let cameras = data::cameras(at)?;
+    #[cfg(feature = "trajectories")]
+    let cameras = crate::trajectories::cameras(at)?;
+    #[cfg(not(feature = "trajectories"))]
+    let cameras = Vec::<String>::new();
     let mut options = vec![("file", path(at))];
     if !cameras.is_empty() {
         options.push(("cameras", cameras.into()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddprun::engine::Engine;
 use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::internals::collective::Collective;
-use ddprun::model::Models;
+use ddprun::kinds::Kinds;
 use ddprun::plan::{Plan, Precision};
 use ddprun::units::Bytes;
 
@@ -55,7 +55,7 @@ fn check(make: impl Fn(u32) -> Plan) {
         }
     });
     let resumed = |collective| {
-        let (model, params) = Models::default().instantiate(&one.model, 999).unwrap();
+        let (model, params) = Kinds::default().models.instantiate(&one.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &one, &params).unwrap().unwrap();
         let restored = Some((restored.state, restored.optimizer_state));
         let components = support::components(&one, (model, params));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddprun::config::kind::Kind;
 use ddprun::engine::Engine;
 use ddprun::internals::checkpoint::{self, Snapshot};
-use ddprun::model::Models;
+use ddprun::kinds::Kinds;
 use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
 use ddprun::units::Rank;
@@ -25,7 +25,7 @@ const NEVER: Time = (0, Some(0));
 /// Puts every parameter into the first group of which the beginning of its name is that of the
 /// parameter.
 fn grouped(plan: &mut Plan, groups: &[(&str, f64, Time)]) {
-    let facts = Models::default().describe(&plan.model).unwrap();
+    let facts = Kinds::default().models.describe(&plan.model).unwrap();
     let of = |name: &String| groups.iter().position(|(start, ..)| name.starts_with(start));
     plan.optimizer.group_of = facts.parameters.iter().map(|(name, _)| of(name).unwrap()).collect();
     let group = |&(name, lr_factor, (unfreezes_at, freezes_at)): &(&str, f64, _)| ParameterGroup {
@@ -69,7 +69,7 @@ fn freezing_and_unfreezing_give_the_same_bits_at_any_world_size() {
 /// The plan under `rule`, its matrices apart from all else.
 fn ruled<K: Kind + Optimizer>(plan: &mut Plan, rule: &K) {
     grouped(plan, &[("", 1.0, ALWAYS)]);
-    let facts = Models::default().describe(&plan.model).unwrap();
+    let facts = Kinds::default().models.describe(&plan.model).unwrap();
     let other = plan.optimizer.groups[0].clone();
     plan.optimizer = OptimizerPlan {
         groups: vec![other.clone(), ParameterGroup { is_matrix: true, ..other }],
@@ -124,7 +124,7 @@ fn transformers_and_policies_train_with_a_part_of_them_frozen() {
         ("fastconformer", |world| speech_plan("fastconformer", world)),
     ];
     for (name, make) in plans {
-        let facts = Models::default().describe(&make(1).model).unwrap();
+        let facts = Kinds::default().models.describe(&make(1).model).unwrap();
         let n = facts.parameters.len();
         let halves: [fn(usize, usize) -> bool; 3] =
             [|i, n| i < n / 2, |i, n| i >= n / 2 && i + 1 < n, |i, _| i % 2 == 0];
@@ -227,7 +227,7 @@ fn check_resumes(plan: &Plan, stops: &[usize]) {
             step(&mut first, plan, Rank(0)).unwrap();
         }
         save(&first, plan, folder.path());
-        let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
+        let (model, params) = Kinds::default().models.instantiate(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), plan, &params).unwrap().unwrap();
         let restored = Some((restored.state, restored.optimizer_state));
         let components = support::components(plan, (model, params));

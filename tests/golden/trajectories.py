@@ -1,4 +1,4 @@
-"""Writes tests/golden/trajectories/*.parquet: the two episodes of crates/data/src/sources/control/windows/tests.rs as pyarrow 26 writes the
+"""Writes tests/golden/trajectories/*.parquet: the two episodes of crates/trajectories/src/windows/tests.rs as pyarrow 26 writes the
 columns of LeRobot's data sets, with Pillow's images. Run in the project's folder: python tests/golden/trajectories.py"""
 
 import io

@@ -11,12 +11,13 @@ use crate::golden::{
 };
 use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Tensor};
-use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Models, NoiseScheduler};
+use ddprun::kinds::Kinds;
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::AdamW;
 use ddprun::plan::{EmaPlan, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
+use ddprun::trajectories::policy::{DiffusionPolicy, DiffusionPolicyConfig, NoiseScheduler};
 use serde_json::{Value, json};
 
 fn golden() -> Value {
@@ -188,7 +189,7 @@ fn each_sample_has_its_own_draws_wherever_it_stands() {
 fn counts_and_keys_are_the_originals() {
     let golden = golden();
     let counts = &golden["param_counts"];
-    let registry = Models::default();
+    let registry = Kinds::default().models;
     for (key, actions, condition, dims, features) in [
         ("droid_in10_cond1024", 10, 1024, &[256, 512, 1024][..], 256),
         ("pusht_lowdim_in2_cond40_official(down256-512-1024)", 2, 40, &[256, 512, 1024], 256),
@@ -210,7 +211,7 @@ fn sizes_that_do_not_fit_are_refused_with_the_key_to_change() {
     let refusal = |change: &dyn Fn(&mut ModelPlan)| {
         let mut plan = plan(2, 10, &[32, 64], 32);
         change(&mut plan);
-        Models::default().describe(&plan).unwrap_err()
+        Kinds::default().models.describe(&plan).unwrap_err()
     };
     for (change, word) in [
         (&(|plan: &mut ModelPlan| plan.target = vec![15, 2]) as &dyn Fn(&mut ModelPlan), "horizon"),

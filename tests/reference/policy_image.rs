@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::model::{DiffusionPolicyImage, Models};
+use ddprun::kinds::Kinds;
 use ddprun::nn::{Builder, ForwardContext};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{Cameras, Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
+use ddprun::trajectories::policy::DiffusionPolicyImage;
 use serde_json::{Value, json};
 
 use crate::golden::{
@@ -51,7 +52,7 @@ fn check(name: &str, shape: [usize; 3], separate: bool) {
     let policy = DiffusionPolicyImage::new(&config, &plan, &builder).unwrap();
     let params = builder.finish();
     fill_params(&params);
-    let facts = Models::default().describe(&plan).unwrap();
+    let facts = Kinds::default().models.describe(&plan).unwrap();
     let mut names = [facts.parameters, facts.buffers].concat();
     let mut expected: Vec<(String, Vec<usize>)> =
         serde_json::from_value(golden["keys"].clone()).unwrap();
@@ -114,7 +115,7 @@ fn an_encoder_for_each_camera_is_lerobots() {
 fn policies_have_as_many_parameters_as_lerobots() {
     let golden = golden();
     let count =
-        |plan: &ModelPlan| Models::default().describe(plan).unwrap().lengths().sum::<usize>();
+        |plan: &ModelPlan| Kinds::default().models.describe(plan).unwrap().lengths().sum::<usize>();
     let seen = [3, 84, 84];
     assert_eq!(golden["pusht"], count(&plan(2, 2, 1, seen)));
     let separate = json!({ "use_separate_rgb_encoder_per_camera": true });
@@ -130,7 +131,7 @@ fn policies_have_as_many_parameters_as_lerobots() {
 
 #[test]
 fn observations_without_images_and_images_without_this_policy_are_refused() {
-    let refusal = |plan: &ModelPlan| Models::default().describe(plan).unwrap_err();
+    let refusal = |plan: &ModelPlan| Kinds::default().models.describe(plan).unwrap_err();
     let blind = ModelPlan { cameras: None, ..plan(2, 3, 1, [3, 33, 33]) };
     assert!(refusal(&blind).contains("takes observations with images"), "{}", refusal(&blind));
     let seeing = ModelPlan {

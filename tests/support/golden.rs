@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use candle_core::{Device, Result, Tensor};
-use ddprun::model::{Model, Models};
+use ddprun::kinds::Kinds;
+use ddprun::model::Model;
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
 use ddprun::plan::ModelPlan;
@@ -48,7 +49,7 @@ pub(crate) fn model_plan(
 ) -> ModelPlan {
     let none =
         json!({ "dropout": 0.0, "attn_dropout": 0.0, "head_dropout": [0.0, 0.0], "hidden": [] });
-    let kind = Models::default().with_options(name, &serde_json::from_value(none).unwrap());
+    let kind = Kinds::default().models.with_options(name, &serde_json::from_value(none).unwrap());
     ModelPlan { target, ..ModelPlan::new(kind, input, outputs) }
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn with(mut plan: ModelPlan, options: &Value) -> ModelPlan {
 }
 
 pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
-    let (model, params) = Models::default().instantiate(plan, 1).unwrap();
+    let (model, params) = Kinds::default().models.instantiate(plan, 1).unwrap();
     fill_params(&params);
     (model, params)
 }

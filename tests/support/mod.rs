@@ -11,7 +11,7 @@ use ddprun::engine::{Components, Engine, StepReport};
 use ddprun::internals::collective::{self, Collective};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
-use ddprun::model::{Model, Models};
+use ddprun::model::Model;
 use ddprun::nn::Params;
 use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
@@ -95,7 +95,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
 
 fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
     let small = json!({ "stem": "cifar", "hidden": [32, 16], "dropout": 0.25 });
-    let kind = Models::default().with_options(name, &serde_json::from_value(small).unwrap());
+    let kind = Kinds::default().models.with_options(name, &serde_json::from_value(small).unwrap());
     ModelPlan::new(kind, input, CLASSES)
 }
 

@@ -1,8 +1,8 @@
 //! Plans for models of sequences.
 
 use ddprun::config::kind::Choice;
+use ddprun::kinds::Kinds;
 use ddprun::loss::{self, Mse, TimeFrequency};
-use ddprun::model::Models;
 use ddprun::plan::{Cameras, EmaPlan, ModelPlan, Plan};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
         "period": 4, "num_p": 3, "stable_len": 3, "ia_layers": 1, "pd_layers": 1, "ca_layers": 1
     });
     let options = serde_json::from_value(sizes).unwrap();
-    plan.model.kind.options.extend(Models::default().with_options(model, &options).options);
+    plan.model.kind.options.extend(Kinds::default().models.with_options(model, &options).options);
     plan.loss = loss::plan(&TimeFrequency { alpha: 0.35 });
     plan.data.classes = vec![];
     plan.distributed.find_unused_parameters = model == "timebridge";
@@ -92,6 +92,6 @@ pub(crate) fn speech_plan(model: &str, world: u32) -> Plan {
         "code_dim": 4, "mask_prob": 0.05, "mask_block": 16
     });
     let options = serde_json::from_value(sizes).unwrap();
-    plan.model.kind.options.extend(Models::default().with_options(model, &options).options);
+    plan.model.kind.options.extend(Kinds::default().models.with_options(model, &options).options);
     plan
 }

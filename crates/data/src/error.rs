@@ -506,7 +506,7 @@ pub(crate) fn is_number(name: &str) -> bool {
 }
 
 /// A path as it may be shown on a terminal: control characters escaped.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     if !text.chars().any(char::is_control) {
         return text;

@@ -5,8 +5,7 @@ use std::path::Path;
 use crate::CsvForecast;
 use crate::config::values::SplitRule;
 use crate::images::decode::decode;
-use crate::plan::{SplitPlan, Targets};
-use crate::sources::control::{Behaviour, Chunk, windows};
+use crate::plan::Targets;
 use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::speech;
 use crate::sources::tables::csv;
@@ -47,16 +46,6 @@ pub fn table(path: &Path) -> Vec<String> {
         .into_iter()
         .flatten()
         .collect()
-}
-
-/// Trajectories with images and without, in columns where the file begins like a parquet file.
-pub fn trajectories(path: &Path) -> Option<String> {
-    let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
-    let cameras = vec!["observation.images.top".to_owned()];
-    let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
-    drop(windows::survey(&seen, chunk, &SplitPlan::NONE, None));
-    let from = Behaviour::recorded(path.to_owned());
-    windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
 }
 
 pub fn speech(path: &Path) -> Option<String> {

@@ -2,6 +2,7 @@
 //! shrink; panics of decoders, which some damaged files cause, are errors.
 
 use std::any::Any;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,7 +19,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Opens a regular file. A FIFO, socket or device is an error at once.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
@@ -32,6 +33,24 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Opens a regular file that messages call `what` and that should hold `expected`, and says its
+/// length in bytes.
+pub(crate) fn open_sized(
+    path: &Path,
+    what: &'static str,
+    expected: &'static str,
+) -> Result<(File, u64), Error> {
+    let failed = Error::reading(what, path, expected);
+    let file = open(path).map_err(&failed)?;
+    let bytes = file.metadata().map_err(&failed)?.len();
+    Ok((file, bytes))
+}
+
+/// Describes a `value` that is not finite, in `row` of a column or array, counted from 0.
+pub(crate) fn not_finite(value: impl Display, row: usize) -> String {
+    format!("holds {value} in row {row}, not a finite 32-bit number")
 }
 
 /// Beginning of the pointer that git-lfs leaves in place of a large file.
@@ -48,7 +67,7 @@ pub(crate) fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// The file's bytes. A device error (EIO) is tried once more.
-pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+pub fn whole(path: &Path) -> io::Result<Vec<u8>> {
     match once(path) {
         Err(error) if error.raw_os_error() == Some(libc::EIO) => once(path),
         result => result,

@@ -87,9 +87,9 @@ pub struct Kinds {
 impl Default for Kinds {
     /// The kinds that come with ddprun.
     fn default() -> Self {
-        Self {
-            data: DataSources::default().sealed(),
-            models: Models::default().sealed(),
+        let mut kinds = Self {
+            data: DataSources::default(),
+            models: Models::default(),
             layers: Layers::default().sealed(),
             transforms: Transforms::default().sealed(),
             losses: Losses::default().sealed(),
@@ -101,7 +101,12 @@ impl Default for Kinds {
             methods: Methods::default().sealed(),
             pruners: Pruners::default().sealed(),
             clusters: Clusters::default().sealed(),
-        }
+        };
+        #[cfg(feature = "trajectories")]
+        ddprun_trajectories::register(&mut kinds.data, &mut kinds.models);
+        kinds.data = kinds.data.sealed();
+        kinds.models = kinds.models.sealed();
+        kinds
     }
 }
 

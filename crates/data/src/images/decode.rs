@@ -69,6 +69,19 @@ impl From<PixelDtype> for DecodeOptions {
     }
 }
 
+/// Decodes an image to RGB of 8 bits, or as much of it as `needed` says for an image of (height,
+/// width).
+///
+/// # Errors
+///
+/// The bytes are no image, or a too large one: a message without a path.
+pub fn decode_image(
+    bytes: Vec<u8>,
+    needed: impl FnOnce((usize, usize)) -> Area,
+) -> Result<Decoded, String> {
+    decode(bytes, DecodeOptions::default(), needed).map_err(|why| why.to_string())
+}
+
 /// Decodes an image to RGB as `options` say, or as much of it as `needed` says for an image of
 /// (height, width).
 pub(crate) fn decode(

@@ -8,14 +8,14 @@ use crate::plan::{Part, SplitPlan};
 
 /// Training, validation and test samples.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts<T> {
-    pub(crate) train: T,
-    pub(crate) val: T,
-    pub(crate) test: Option<T>,
+pub struct Parts<T> {
+    pub train: T,
+    pub val: T,
+    pub test: Option<T>,
 }
 
 /// Samples of which some can be held back.
-pub(crate) trait Splittable: Default {
+pub trait Splittable: Default {
     fn units(&self) -> SplitUnits;
 
     /// Selects the samples at these indices, which ascend.
@@ -24,7 +24,7 @@ pub(crate) trait Splittable: Default {
 
 /// Smallest units that a split keeps together.
 #[derive(Debug)]
-pub(crate) enum SplitUnits {
+pub enum SplitUnits {
     /// Single samples, each with its class, so that all parts have the same shares of classes.
     Samples(Vec<u32>),
     /// All samples of a group; the number of each sample's.
@@ -33,7 +33,7 @@ pub(crate) enum SplitUnits {
 
 impl<T> Parts<T> {
     /// Puts `of` in the place of a part.
-    pub(crate) fn put(&mut self, part: Part, of: T) {
+    pub fn put(&mut self, part: Part, of: T) {
         match part {
             Part::Train => self.train = of,
             Part::Val => self.val = of,
@@ -41,7 +41,7 @@ impl<T> Parts<T> {
         }
     }
 
-    pub(crate) fn each(&self) -> impl Iterator<Item = (Part, &T)> {
+    pub fn each(&self) -> impl Iterator<Item = (Part, &T)> {
         let test = self.test.as_ref().map(|test| (Part::Test, test));
         [(Part::Train, &self.train), (Part::Val, &self.val)].into_iter().chain(test)
     }
@@ -50,7 +50,7 @@ impl<T> Parts<T> {
 impl<T: Splittable> Parts<T> {
     /// Holds back of the training samples what `split` says. Where they validate, the part that did
     /// so before is to test on, if there is one and nothing else to test on.
-    pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
+    pub fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
         if !split.holds_something() {
             return Ok(self);
         }
@@ -108,7 +108,7 @@ impl Splittable for Vec<u32> {
 
 /// Indices of samples that have no classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SampleIndices(pub(crate) Vec<u32>);
+pub struct SampleIndices(pub Vec<u32>);
 
 impl Splittable for SampleIndices {
     fn units(&self) -> SplitUnits {

@@ -1,7 +1,7 @@
 //! The data sets: a file or a folder for each, and their registration.
 
 pub(crate) mod source;
-mod holdout;
+pub(crate) mod holdout;
 pub(crate) mod image_folder;
 mod mnist;
 mod shapes;
@@ -11,12 +11,9 @@ mod image_table;
 pub(crate) mod forecast;
 pub(crate) mod text;
 pub(crate) mod speech;
-pub(crate) mod control;
 
 use crate::registry::Registered;
 
-pub use control::cameras;
-pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
 pub use dates::FrequencyAlias;
 pub use dates::{Date, Frequency, dates, is_date, is_dated};
 pub use forecast::{Calendar, CsvForecast};
@@ -49,8 +46,6 @@ impl Registered for DataFamily {
         all.add::<Tokens>();
         all.add::<Instructions>();
         all.add::<Chat>();
-        all.add::<Trajectories>();
-        all.add::<PushTLike>();
         all.add::<Speech>();
         all
     }

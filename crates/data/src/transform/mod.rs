@@ -43,8 +43,8 @@ pub use image_ops::{
 };
 pub use normalize::Normalize;
 pub(crate) use pipeline::Pipeline;
-pub use pixels::{Area, Pixels};
-pub(crate) use pixels::{Decoded, give_buffer, take_buffer};
+pub use pixels::{Area, Decoded, Pixels};
+pub(crate) use pixels::{give_buffer, take_buffer};
 pub use random_affine::RandomAffine;
 pub use random_erasing::RandomErasing;
 pub use random_resized_crop::RandomResizedCrop;

@@ -35,19 +35,19 @@ pub struct Area {
 
 /// An image, or as much of it as was decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
-    pub(crate) pixels: Pixels,
+pub struct Decoded {
+    pub pixels: Pixels,
     /// Row of the image in which it begins.
-    pub(crate) top: usize,
+    pub top: usize,
     /// Column of the image in which it begins.
-    pub(crate) left: usize,
+    pub left: usize,
     /// (height, width) of the image.
-    pub(crate) size: (usize, usize),
+    pub size: (usize, usize),
 }
 
 impl Decoded {
     /// True if the pixels of `area` are among those that were decoded.
-    pub(crate) fn holds(&self, area: Area) -> bool {
+    pub fn holds(&self, area: Area) -> bool {
         let bottom = self.top + self.pixels.height;
         let right = self.left + self.pixels.width;
         let rows = self.top <= area.top && area.top + area.height <= bottom;
@@ -69,7 +69,7 @@ impl Area {
 
 impl Decoded {
     /// All of an image.
-    pub(crate) fn whole(pixels: Pixels) -> Self {
+    pub fn whole(pixels: Pixels) -> Self {
         Self { top: 0, left: 0, size: pixels.size(), pixels }
     }
 }

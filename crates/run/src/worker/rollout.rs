@@ -236,10 +236,10 @@ pub fn simulated(plan: &Plan) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use ddprun_trajectories::PushTLike;
     use push_t::{MAX_STEPS, PushEnv};
 
     use super::*;
-    use crate::data::PushTLike;
 
     const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.1 };
 

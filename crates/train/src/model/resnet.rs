@@ -27,7 +27,7 @@ use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
-pub(super) use trunk::Backbone;
+pub use trunk::Backbone;
 use trunk::{Shape, Style, Trunk};
 
 /// torchvision's residual network of 18 layers.

@@ -10,7 +10,7 @@ use super::*;
 use crate::config::kind::{Choice, Entry, Kind, Options};
 use crate::model::layers::{self, Layers};
 use crate::nn::{Builder, ForwardContext, Linear};
-use crate::plan::{Cameras, Flow, ModelPlan, Precision};
+use crate::plan::{Flow, ModelPlan, Precision};
 use crate::rng::{Key, Purpose};
 
 /// The model `name` with its usual options.
@@ -82,34 +82,6 @@ fn forecast(name: &str) -> ModelPlan {
     }
 }
 
-/// 2 observations of 3 numbers, 4 actions of 5.
-fn policy() -> ModelPlan {
-    let config = DiffusionPolicyConfig {
-        down_dims: vec![8, 16],
-        diffusion_step_embed_dim: 8,
-        n_groups: 4,
-        num_inference_steps: Some(2),
-        ..DiffusionPolicyConfig::default()
-    };
-    of(&config, &[2, 3], &[4, 5])
-}
-
-/// The same with the images of two cameras.
-fn seeing_policy() -> ModelPlan {
-    let config = DiffusionPolicyImageConfig {
-        vision_backbone: VisionBackbone::Resnet8,
-        spatial_softmax_num_keypoints: 3,
-        down_dims: vec![8, 16],
-        diffusion_step_embed_dim: 8,
-        n_groups: 4,
-        num_inference_steps: Some(2),
-        ..DiffusionPolicyImageConfig::default()
-    };
-    let cameras = Cameras { names: vec!["a".to_owned(), "b".to_owned()], shape: [3, 9, 10] };
-    let plan = of(&config, &[2, 3 + cameras.values()], &[4, 5]);
-    ModelPlan { cameras: Some(cameras), ..plan }
-}
-
 /// 16 frames of 8 mel bands, clean and noisy.
 fn speech(name: &str) -> ModelPlan {
     let mut kind = Choice { name: name.to_owned(), ..Choice::default() };
@@ -127,8 +99,6 @@ fn speech(name: &str) -> ModelPlan {
 pub(super) fn small(name: &str) -> ModelPlan {
     match name {
         "gpt" | "llama" => text(name),
-        "diffusion_policy" => policy(),
-        "diffusion_policy_image" => seeing_policy(),
         "nest" | "fastconformer" => speech(name),
         "dlinear" | "lstm" | "gru" | "itransformer" | "patchtst" | "timebridge" => forecast(name),
         _ => plan(name, &[3, 32, 32], 5),

@@ -338,12 +338,12 @@ fn strided(size: [usize; 2], stride: usize) -> [usize; 2] {
 /// (Chi et al., 2023, section 3.2).
 ///
 /// Keys are those of `nn.Sequential(*resnet.children())`: `0`, `1`, `4.0.conv1` ...
-pub(in crate::model) struct Backbone(Trunk);
+pub struct Backbone(Trunk);
 
 impl Backbone {
     /// Registers it for images (channels, height, width); also returns (height, width, channels) of
     /// its maps.
-    pub(in crate::model) fn new(
+    pub fn new(
         variant: Variant,
         image: [usize; 3],
         builder: &Builder,
@@ -354,16 +354,12 @@ impl Backbone {
     }
 
     /// (n, channels, height, width) -> (n, height, width, channels).
-    pub(in crate::model) fn forward(
-        &self,
-        images: &Tensor,
-        pass: &ForwardContext,
-    ) -> Result<Tensor> {
+    pub fn forward(&self, images: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         ops::chain(images, |images| self.0.forward(images, pass))
     }
 
     /// [`Backbone::forward`] in a graph of ONNX.
-    pub(in crate::model) fn onnx(&self, graph: &mut Graph, images: &Value) -> Result<Value> {
+    pub fn onnx(&self, graph: &mut Graph, images: &Value) -> Result<Value> {
         self.0.onnx(graph, images)
     }
 }

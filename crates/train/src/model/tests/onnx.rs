@@ -15,10 +15,7 @@ use crate::model::layers::{
     self, Forward, InferredLayer, Layer, LayerMisfit, Layers, Node, Scope, Site,
 };
 use crate::model::tests::{small, with_mine};
-use crate::model::{
-    DiffusionPolicy, DiffusionPolicyConfig, DiffusionPolicyImage, DiffusionPolicyImageConfig,
-    Model, Models,
-};
+use crate::model::{Model, Models};
 use crate::nn::{Builder, ForwardContext, Params};
 use crate::onnx::{DimensionValue, GraphProto, ModelProto, OPSET, ValueInfoProto};
 use crate::plan::{Flow, ModelPlan, Precision};
@@ -178,10 +175,7 @@ fn unused(name: &str) -> &'static [&'static str] {
 #[test]
 fn registered_models_answer_the_same_in_onnxruntime() {
     let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
-    // Of policies the graph is one step of many: a test of their own.
-    let skips = |name: &str| {
-        name == "graph" || name.starts_with("diffusion_policy") || LARGER.contains(&name)
-    };
+    let skips = |name: &str| name == "graph" || LARGER.contains(&name);
     let cases: Vec<Json> = models
         .names()
         .filter(|name| !skips(name))
@@ -202,65 +196,6 @@ fn larger_models_answer_the_same_in_onnxruntime() {
         let case = write(folder.path(), &format!("{name}.onnx"), &small(name), &models, &[]);
         compare(folder.path(), &[case]);
     }
-}
-
-/// A policy with what tells the noise in actions.
-trait Policy: Model {
-    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor;
-}
-
-impl Policy for DiffusionPolicy {
-    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
-        self.predict_noise(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
-    }
-}
-
-impl Policy for DiffusionPolicyImage {
-    fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor {
-        self.predict_noise(noisy, steps, observed, &ForwardContext::eval(Precision::Fp32)).unwrap()
-    }
-}
-
-/// Writes a policy and the noise that it finds.
-fn write_policy(folder: &Path, plan: &ModelPlan, policy: &dyn Policy, params: &Params) -> Json {
-    stir(params);
-    let file = format!("{}.onnx", plan.name());
-    let bytes = Models::default().onnx(plan, policy).unwrap();
-    let graph = ModelProto::read(&bytes).unwrap().graph.unwrap();
-    let names: Vec<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
-    assert_eq!(names, ["input", "noisy_actions", "timestep"]);
-    check_structure(&graph, params, &[]);
-    crate::files::write_atomic(&folder.join(&file), &bytes).unwrap();
-    let run = |n: usize| {
-        let tensor = |dims: &[usize], seed| {
-            let shape = [&[n], dims].concat();
-            let values = numbers(shape.iter().product(), seed);
-            Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
-        };
-        let (observed, noisy) = (tensor(&plan.input, 1), tensor(&plan.target, 2));
-        let steps: Vec<usize> = (0..n).map(|sample| 7 + 30 * sample).collect();
-        let y = policy.noise(&noisy, &steps, &observed);
-        let values = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let feed = |name: &str, x: &Tensor| json!({"name": name, "dtype": "float32", "shape": x.dims(), "values": values(x)});
-        let steps = json!({"name": "timestep", "dtype": "int64", "shape": [n], "values": steps});
-        let feeds = [feed("input", &observed), feed("noisy_actions", &noisy), steps];
-        json!({"feeds": feeds, "shape": y.dims(), "expected": values(&y)})
-    };
-    json!({"file": file, "runs": [run(1), run(3)]})
-}
-
-#[test]
-fn a_policy_is_one_step_of_many() {
-    let folder = tempfile::tempdir().unwrap();
-    let (plan, builder) = (small("diffusion_policy"), Builder::new(3));
-    let config = DiffusionPolicyConfig::deserialize(json!(plan.kind.options)).unwrap();
-    let policy = DiffusionPolicy::new(&config, &plan, &builder).unwrap();
-    let first = write_policy(folder.path(), &plan, &policy, &builder.finish());
-    let (plan, builder) = (small("diffusion_policy_image"), Builder::new(3));
-    let config = DiffusionPolicyImageConfig::deserialize(json!(plan.kind.options)).unwrap();
-    let policy = DiffusionPolicyImage::new(&config, &plan, &builder).unwrap();
-    let second = write_policy(folder.path(), &plan, &policy, &builder.finish());
-    compare(folder.path(), &[first, second]);
 }
 
 /// A graph of these layers.

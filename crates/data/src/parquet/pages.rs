@@ -11,7 +11,7 @@ use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 
-use crate::sources::control::parquet::header::{Header, Kind};
+use crate::parquet::header::{Header, Kind};
 
 /// Largest page, unpacked: 256 MiB. Writers make pages of one.
 const MAX_PAGE_BYTES: u64 = 1 << 28;

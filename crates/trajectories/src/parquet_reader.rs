@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
-use crate::sources::control::episodes::Camera;
-use crate::sources::control::episodes::{Episodes, TrajectoryReader};
-use crate::sources::control::parquet::images::{Numbers, images, listed as listed_images, seen};
-use crate::sources::control::parquet::table::{EXPECTED, Table};
-use crate::walk::files_below;
+use crate::data::parquet::Table;
+use crate::data::{Error, files_below, open_file};
+use crate::episodes::{Camera, Episodes, FILE, TrajectoryReader};
+use crate::parquet_images::{Numbers, images, listed as listed_images, seen};
 
 /// Names of the columns, the first that is there counts.
 const OBSERVATIONS: [&str; 6] =
@@ -19,19 +17,23 @@ const ACTIONS: [&str; 2] = ["action", "actions"];
 const EPISODE: &str = "episode_index";
 const FRAME: &str = "frame_index";
 
+/// Expected contents of a file.
+const EXPECTED: &str =
+    "columns `observation.state` and `action` (lists of numbers), and `episode_index`";
+
 /// Most files of a folder, and how deep it is searched.
 const MAX_FILES: usize = 1 << 20;
 const MAX_DEPTH: usize = 8;
 
 /// Columns of a parquet file, or of a folder of such, as `LeRobot` writes them.
-pub(in crate::sources::control) struct Parquet;
+pub(crate) struct ParquetReader;
 
-impl TrajectoryReader for Parquet {
+impl TrajectoryReader for ParquetReader {
     /// By the name of a file, or its first bytes.
     fn reads(&self, path: &Path) -> bool {
         let begins = || -> io::Result<bool> {
             let mut first = [0; 4];
-            io::Read::read_exact(&mut crate::read::open(path)?, &mut first)?;
+            io::Read::read_exact(&mut open_file(path)?, &mut first)?;
             Ok(&first == b"PAR1")
         };
         path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
@@ -45,7 +47,7 @@ impl TrajectoryReader for Parquet {
         let root = root(path);
         let mut joined = JoinedEpisodes::default();
         for file in &files {
-            let table = Table::open(file)?;
+            let table = Table::open(file, FILE, EXPECTED)?;
             let part = Part::read(&table, root, cameras)?;
             joined.add(part).map_err(|what| table.format(what))?;
         }
@@ -56,7 +58,7 @@ impl TrajectoryReader for Parquet {
     /// By the first table of a folder.
     fn cameras(&self, path: &Path) -> Result<Vec<String>, Error> {
         let first = tables(path)?.swap_remove(0);
-        Ok(seen(&Table::open(&first)?, root(path)))
+        Ok(seen(&Table::open(&first, FILE, EXPECTED)?, root(path)))
     }
 
     fn files(&self, path: &Path, cameras: &[String]) -> Result<[Vec<PathBuf>; 2], Error> {

@@ -4,27 +4,24 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::error::Error;
-use crate::file_names::is_hidden;
-use crate::read;
-use crate::sources::control::episodes::{Camera, Encoded, Frames};
-use crate::sources::control::parquet::table::Table;
-use crate::walk::files_below;
+use crate::data::parquet::Table;
+use crate::data::{Error, files_below, is_hidden, read_file};
+use crate::episodes::{Camera, Encoded, Frames};
 
 /// Most files of images, and how deep they are looked for.
 const MOST_FILES: usize = 1 << 24;
 const DEEPEST: usize = 8;
 
 /// The rows of a table: the number of its episode and of its frame.
-pub(super) struct Numbers<'a> {
-    pub(super) episodes: Option<&'a [i64]>,
-    pub(super) frames: Option<&'a [i64]>,
-    pub(super) rows: usize,
+pub(crate) struct Numbers<'a> {
+    pub(crate) episodes: Option<&'a [i64]>,
+    pub(crate) frames: Option<&'a [i64]>,
+    pub(crate) rows: usize,
 }
 
 /// The images of the camera `name` in each row of `table`, a file of the data set in the folder
 /// `root`.
-pub(super) fn images(
+pub(crate) fn images(
     table: &Table<'_>,
     root: &Path,
     name: &str,
@@ -34,8 +31,8 @@ pub(super) fn images(
         table.format(format!("column `{name}` {what} in row {row}, not an image"))
     };
     let folder = root.join("images").join(name);
-    let encoded = table.bytes(name, "bytes")?;
-    let paths = table.bytes(name, "path")?;
+    let encoded = table.bytes(&[name, "bytes"])?;
+    let paths = table.bytes(&[name, "path"])?;
     if encoded.is_none() && paths.is_none() && !folder.is_dir() {
         return Err(absent(table, root, name));
     }
@@ -68,11 +65,11 @@ impl Numbers<'_> {
 }
 
 /// Cameras whose images can be read: columns of a table, and folders in `images`.
-pub(super) fn seen(table: &Table<'_>, root: &Path) -> Vec<String> {
+pub(crate) fn seen(table: &Table<'_>, root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(root.join("images")).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir() && !is_hidden(&entry.file_name()));
     let names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut cameras: Vec<String> = names.chain(table.images()).collect();
+    let mut cameras: Vec<String> = names.chain(table.structs_with("bytes")).collect();
     cameras.sort_unstable();
     cameras.dedup();
     cameras
@@ -93,7 +90,7 @@ struct Feature {
 fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
     let path = root.to_owned();
     let camera = name.to_owned();
-    let info = read::whole(&root.join("meta").join("info.json")).ok();
+    let info = read_file(&root.join("meta").join("info.json")).ok();
     let info = info.and_then(|bytes| serde_json::from_slice::<Info>(&bytes).ok());
     let features = info.map(|info| info.features).unwrap_or_default();
     if features.get(name).is_some_and(|feature| feature.dtype == "video") {
@@ -101,7 +98,7 @@ fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
     }
     let pictured = |dtype: &str| ["image", "video"].contains(&dtype);
     let described = features.into_iter().filter(|(_, feature)| pictured(&feature.dtype));
-    let mut cameras = table.images();
+    let mut cameras = table.structs_with("bytes");
     cameras.extend(described.map(|(name, _)| name));
     cameras.sort_unstable();
     cameras.dedup();
@@ -109,10 +106,7 @@ fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
 }
 
 /// Files of images beside the tables of the data set in the folder `root`.
-pub(in crate::sources::control) fn listed(
-    root: &Path,
-    cameras: &[String],
-) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn listed(root: &Path, cameras: &[String]) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for folder in cameras.iter().map(|name| root.join("images").join(name)) {
         if folder.is_dir() {

@@ -11,10 +11,9 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::ColumnDescriptor;
 
 use crate::error::Error;
-use crate::read::caught;
-use crate::sources::control::episodes::{not_finite, opened};
-use crate::sources::control::parquet::footer;
-use crate::sources::control::parquet::pages::Pages;
+use crate::parquet::footer;
+use crate::parquet::pages::Pages;
+use crate::read::{caught, not_finite, open_sized};
 
 /// Rows that are read together.
 const ROWS: usize = 4096;
@@ -22,15 +21,11 @@ const ROWS: usize = 4096;
 /// Largest ratio of the bytes read from a file to its size.
 const MOST_REPEATED: u64 = 64;
 
-/// Expected contents of a file.
-pub(super) const EXPECTED: &str =
-    "columns `observation.state` and `action` (lists of numbers), and `episode_index`";
-
 /// The numbers of each row.
-pub(super) type Rows = Vec<Vec<f64>>;
+pub type Rows = Vec<Vec<f64>>;
 
 /// An open file, of whose columns nothing is read yet.
-pub(super) struct Table<'a> {
+pub struct Table<'a> {
     path: &'a Path,
     bytes: u64,
     file: Arc<File>,
@@ -38,8 +33,9 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn open(path: &'a Path) -> Result<Self, Error> {
-        let (mut file, bytes) = opened(path, EXPECTED)?;
+    /// Opens the file at `path`, which messages call `what` and which should hold `expected`.
+    pub fn open(path: &'a Path, what: &'static str, expected: &'static str) -> Result<Self, Error> {
+        let (mut file, bytes) = open_sized(path, what, expected)?;
         let metadata = footer::check(&mut file).and_then(|()| {
             caught(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(words))
         });
@@ -50,13 +46,18 @@ impl<'a> Table<'a> {
         Ok(Self { path, bytes, file: Arc::new(file), metadata })
     }
 
-    /// Something is wrong with this file.
-    pub(super) fn format(&self, what: String) -> Error {
+    /// Error about the contents of this file.
+    pub fn format(&self, what: String) -> Error {
         Error::Format { path: self.path.into(), what }
     }
 
-    /// The first of `names` that is a column, and the numbers of its rows; `None` if none is.
-    pub(super) fn rows<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Rows)>, Error> {
+    /// The first of `names` that is a column, and the numbers of its rows, one each or a list;
+    /// `None` if none is.
+    ///
+    /// # Errors
+    ///
+    /// The column does not hold numbers, or one of them is null or not finite in 32 bits.
+    pub fn rows<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Rows)>, Error> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
         let is = |column: &ColumnDescriptor, name: &str| {
             column.path().parts().first().is_some_and(|first| first == name)
@@ -73,28 +74,25 @@ impl<'a> Table<'a> {
         caught(|| self.read(leaf).map_err(words)).map(|rows| Some((*name, rows))).map_err(fails)
     }
 
-    /// The bytes of each row of `field` in the struct `column`, `None` where it is null; `None` if
-    /// there is no such field.
-    pub(super) fn bytes(
-        &self,
-        column: &str,
-        field: &str,
-    ) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+    /// The bytes of each row of a column of bytes or text, `None` where it is null; `None` if there
+    /// is no such column. A field of a struct has several names: `["image", "bytes"]`.
+    pub fn bytes(&self, column: &[&str]) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
-        let leaf = columns.iter().position(|leaf| leaf.path().parts() == [column, field]);
-        let Some(leaf) = leaf else { return Ok(None) };
-        let fails = |what: String| self.format(format!("column `{column}.{field}` {what}"));
+        let Some(leaf) = columns.iter().position(|leaf| leaf.path().parts() == column) else {
+            return Ok(None);
+        };
+        let fails = |what: String| self.format(format!("column `{}` {what}", column.join(".")));
         caught(|| self.read_bytes(leaf).map_err(words)).map(Some).map_err(fails)
     }
 
-    /// Structs that hold encoded images.
-    pub(super) fn images(&self) -> Vec<String> {
+    /// Names of the structs that have this field.
+    pub fn structs_with(&self, field: &str) -> Vec<String> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
-        let image = |leaf: &Arc<ColumnDescriptor>| match leaf.path().parts() {
-            [column, field] if field == "bytes" => Some(column.clone()),
+        let has_it = |leaf: &Arc<ColumnDescriptor>| match leaf.path().parts() {
+            [column, name] if name == field => Some(column.clone()),
             _ => None,
         };
-        columns.iter().filter_map(image).collect()
+        columns.iter().filter_map(has_it).collect()
     }
 
     fn read_bytes(&self, leaf: usize) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 
 use super::*;
-use crate::config::kind::Options;
+use crate::config::kind::Choice;
+use crate::data::transform::{PaddingMode, RandomCrop};
+use crate::data::{SurveyRequest, Transforms};
 use crate::skipped::shared;
-use crate::sources::source::SurveyRequest;
-use crate::transform::Transforms;
 
 const NONE: &SplitPlan = &SplitPlan::NONE;
 const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
@@ -371,10 +371,10 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
     let cameras = vec!["a".to_owned(), "b".to_owned()];
     let from = Behaviour::Recorded { file: file(dir.path(), &both), cameras };
     let found = survey(&from, CHUNK, NONE, None).unwrap().found;
-    let crop = [Choice::of(&crate::transform::RandomCrop {
+    let crop = [Choice::of(&RandomCrop {
         size: crate::config::values::Shape2::Both([4, 4]),
         padding: 0,
-        padding_mode: crate::transform::PaddingMode::Constant,
+        padding_mode: PaddingMode::Constant,
     })];
     let (asked, transforms) =
         (SurveyRequest::new("x", 0, crate::plan::Targets::Numbers), Transforms::default());

@@ -3,12 +3,12 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::Comparison;
-use super::diffusion::{Diffusion, NoiseScheduler, normals};
-use super::unet1d::{Sizes, UNet1d};
+use crate::model::Comparison;
 use crate::nn::{Builder, ForwardContext, Linear, Nonlinearity};
 use crate::onnx::{Dim, Graph, Value};
 use crate::plan::ModelPlan;
+use crate::policy::diffusion::{Diffusion, NoiseScheduler, normals};
+use crate::policy::unet1d::{Sizes, UNet1d};
 use crate::rng::{Key, Purpose};
 
 /// Parts of a sample's key: its step and noise in training, its first noise and the noise after a

@@ -12,15 +12,15 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::denoiser::{Denoiser, DenoiserConfig, shapes};
-use super::diffusion::{Diffusion, NoiseScheduler};
-use super::rgb_encoder::{RgbEncoder, VisionBackbone};
-use super::unet1d::{Names, Sizes};
-use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
+use crate::model::{Architecture, Comparison, Model};
 use crate::nn::{Builder, ForwardContext};
 use crate::onnx::{Graph, Value};
 use crate::plan::{Cameras, Modality, ModelPlan};
+use crate::policy::denoiser::{Denoiser, DenoiserConfig, shapes};
+use crate::policy::diffusion::{Diffusion, NoiseScheduler};
+use crate::policy::rgb_encoder::{RgbEncoder, VisionBackbone};
+use crate::policy::unet1d::{Names, Sizes};
 use crate::rng::Key;
 
 /// Diffusion policy with camera images, as in LeRobot: a ResNet with group norms finds keypoints in

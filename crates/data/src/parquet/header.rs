@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use parquet::basic::Encoding;
 
-use crate::sources::control::parquet::thrift::{FALSE, I32, Input, STRUCT, TRUE};
+use crate::parquet::thrift::{FALSE, I32, Input, STRUCT, TRUE};
 
 /// Bytes in which it is looked for: nearly all have less than the first, some have long texts among
 /// their statistics.

@@ -1,36 +1,33 @@
 //! Episodes in memory with the images of their cameras, and the trait of their readers.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
-use crate::images::decode::{self, DecodeOptions};
+use crate::data::transform::{Area, Decoded, Pixels};
+use crate::data::{Error, decode_image, read_file};
 use crate::plan::Cameras;
-use crate::read;
-use crate::transform::{Area, Decoded, Pixels};
 
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Episodes {
+pub(crate) struct Episodes {
     /// One row for each step.
-    pub(super) observations: Vec<Vec<f32>>,
-    pub(super) actions: Vec<Vec<f32>>,
-    pub(super) cameras: Vec<Camera>,
+    pub(crate) observations: Vec<Vec<f32>>,
+    pub(crate) actions: Vec<Vec<f32>>,
+    pub(crate) cameras: Vec<Camera>,
     /// The step after the last one of each episode.
-    pub(super) ends: Vec<usize>,
+    pub(crate) ends: Vec<usize>,
 }
 
 impl Episodes {
     /// The steps of each episode.
-    pub(super) fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| start..end)
     }
 }
 
 /// Reads one form of stored trajectories.
-pub(super) trait TrajectoryReader: Sync {
+pub(crate) trait TrajectoryReader: Sync {
     /// True if the file or folder `path` has this form.
     fn reads(&self, path: &Path) -> bool;
 
@@ -44,29 +41,19 @@ pub(super) trait TrajectoryReader: Sync {
     fn files(&self, path: &Path, cameras: &[String]) -> Result<[Vec<PathBuf>; 2], Error>;
 }
 
-/// A file of trajectories and its bytes; `expected` says what one holds.
-pub(super) fn opened(path: &Path, expected: &'static str) -> Result<(File, u64), Error> {
-    let failed = Error::reading("the file of trajectories", path, expected);
-    let file = read::open(path).map_err(&failed)?;
-    let bytes = file.metadata().map_err(&failed)?.len();
-    Ok((file, bytes))
-}
-
-/// Describes a `value` that is not finite, in `row` of a column or array, counted from 0.
-pub(super) fn not_finite(value: impl std::fmt::Display, row: usize) -> String {
-    format!("holds {value} in row {row}, not a finite 32-bit number")
-}
+/// What messages call a file of trajectories.
+pub(crate) const FILE: &str = "the file of trajectories";
 
 /// Images of a camera.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Camera {
-    pub(super) name: String,
-    pub(super) frames: Frames,
+pub(crate) struct Camera {
+    pub(crate) name: String,
+    pub(crate) frames: Frames,
 }
 
 /// One image for each step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Frames {
+pub(crate) enum Frames {
     /// Images in their file format.
     Encoded(Vec<Encoded>),
     /// 8-bit values, (height, width, channels) for each step.
@@ -77,14 +64,14 @@ pub(super) enum Frames {
 
 /// An encoded image.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Encoded {
+pub(crate) enum Encoded {
     Bytes(Vec<u8>),
     File(PathBuf),
 }
 
 impl Frames {
     /// Appends those of another file.
-    pub(super) fn extend(&mut self, more: Self) -> Result<(), String> {
+    pub(crate) fn extend(&mut self, more: Self) -> Result<(), String> {
         match (self, more) {
             (Self::Encoded(all), Self::Encoded(more)) => all.extend(more),
             _ => return Err("its images are not stored as those of the files before it".into()),
@@ -93,7 +80,7 @@ impl Frames {
     }
 
     /// Bytes in memory.
-    pub(super) fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         let encoded = |image: &Encoded| match image {
             Encoded::Bytes(bytes) => bytes.len() as u64,
             Encoded::File(path) => path.as_os_str().len() as u64,
@@ -106,7 +93,7 @@ impl Frames {
     }
 
     /// The image of `step`, or as much of it as `needed` says for one of (height, width).
-    pub(super) fn load(
+    pub(crate) fn load(
         &self,
         step: usize,
         needed: impl FnOnce((usize, usize)) -> Area,
@@ -126,16 +113,16 @@ impl Frames {
                 return Ok(Decoded::whole(Pixels::new(3, [*side; 2], data)));
             }
         };
-        decode::decode(bytes, DecodeOptions::default(), needed).map_err(|why| why.to_string())
+        decode_image(bytes, needed)
     }
 }
 
 fn of_file(path: &Path) -> Result<Vec<u8>, String> {
-    read::whole(path).map_err(|error| format!("`{}`: {error}", path.display()))
+    read_file(path).map_err(|error| format!("`{}`: {error}", path.display()))
 }
 
 /// Number and shape of the images, by the first of each camera; `None` without cameras.
-pub(super) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
+pub(crate) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
     let mut found: Option<Cameras> = None;
     for Camera { name, frames } in cameras {
         let first = frames.load(0, Area::whole).map_err(|what| of_first(name, &what))?;

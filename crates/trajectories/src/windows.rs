@@ -12,28 +12,26 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::kind::{Choice, Options};
-use crate::error::{Error, SampleError, shown};
+use crate::chunk::Behaviour;
+use crate::config::kind::Options;
+use crate::data::{
+    CameraTransform, Chunk, Dataset, Error, OpenRequest, Parts, Policy, Ranges, SampleError,
+    SampleIndices, Splits, Survey, Target, scaled, shown_path,
+};
+use crate::episodes::{Camera, Episodes, Frames, TrajectoryReader, described};
+use crate::npz_reader::NpzReader;
+use crate::parquet_reader::ParquetReader;
+use crate::pixel_stats;
 use crate::plan::{Cameras, PixelStats, SplitPlan};
 use crate::rng::Key;
-use crate::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, scaled};
-use crate::sources::control::episodes::{Camera, Frames, described};
-use crate::sources::control::episodes::{Episodes, TrajectoryReader};
-use crate::sources::control::npz::Npz;
-use crate::sources::control::parquet::Parquet;
-use crate::sources::control::pixel_stats;
-use crate::sources::holdout::{Parts, SampleIndices};
-use crate::sources::source::{OpenRequest, Survey};
-use crate::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 use crate::units::Bytes;
-use crate::{Dataset, Splits, Target};
 
 /// Forms of stored trajectories, the first that has a file reads it.
-const READERS: [&dyn TrajectoryReader; 2] = [&Parquet, &Npz];
+const READERS: [&dyn TrajectoryReader; 2] = [&ParquetReader, &NpzReader];
 
 /// The reader for the file or folder `path`.
-pub(super) fn reader_of(path: &Path) -> &'static dyn TrajectoryReader {
-    READERS.into_iter().find(|reader| reader.reads(path)).unwrap_or(&Npz)
+pub(crate) fn reader_of(path: &Path) -> &'static dyn TrajectoryReader {
+    READERS.into_iter().find(|reader| reader.reads(path)).unwrap_or(&NpzReader)
 }
 
 fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
@@ -67,7 +65,7 @@ fn generated(n: usize, seed: u64, image_size: Option<usize>) -> Episodes {
 
 /// Numbers of a generated observation: where the agent is, and where the disc is if no picture
 /// shows it.
-pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
+pub(crate) fn numbers_seen(image_size: Option<usize>) -> usize {
     if image_size.is_some() { 2 } else { 4 }
 }
 
@@ -148,7 +146,7 @@ fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
 }
 
 /// Opens all parts; the ranges are those that a survey found, or are measured anew.
-pub(super) fn open(
+pub(crate) fn open(
     from: &Behaviour,
     chunk: Chunk,
     reading: &OpenRequest<'_>,
@@ -168,64 +166,6 @@ pub(super) fn open(
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
     cut(from, episodes, chunk, &parts, &policy.ranges, sight)
-}
-
-/// Conversion of camera images to values.
-pub struct CameraTransform {
-    /// One pipeline for each camera.
-    transforms: Vec<Pipeline>,
-    /// Height and width of every image before.
-    size: (usize, usize),
-}
-
-impl CameraTransform {
-    /// Builds the transforms of `list` for such images.
-    pub fn new(cameras: &Cameras, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
-        let [channels, height, width] = cameras.shape;
-        let images = Images::new(channels, Some((height as u32, width as u32)));
-        let of_camera =
-            |camera| Pipeline::new(&Normalize::of_camera(list, camera), transforms, images);
-        let transforms = (0..cameras.names.len()).map(of_camera).collect::<Result<_, _>>()?;
-        Ok(Self { transforms, size: (height, width) })
-    }
-
-    /// Values of an image.
-    fn values(&self) -> usize {
-        self.transforms.first().map_or(0, |first| first.shape().iter().product())
-    }
-
-    /// Appends the values of an image of a camera, by its number.
-    pub fn see(
-        &self,
-        camera: usize,
-        image: Pixels,
-        key: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<(), String> {
-        self.see_part(camera, Decoded::whole(image), key, values)
-    }
-
-    /// Transforms an image of which at least [`CameraTransform::needed`] is there.
-    fn see_part(
-        &self,
-        camera: usize,
-        image: Decoded,
-        key: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<(), String> {
-        let ((height, width), (found_height, found_width)) = (self.size, image.size);
-        if image.size != self.size {
-            return Err(format!(
-                "it is {found_width}x{found_height} pixels, but the first one is {width}x{height}"
-            ));
-        }
-        self.transforms[camera].run(image, key, values)
-    }
-
-    /// The transforms of all cameras look at the same area.
-    fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
-        self.transforms[0].needed(size, key)
-    }
 }
 
 fn cut(
@@ -366,7 +306,7 @@ impl Windows {
             shape: [chunk.n_obs_steps, width(&episodes.observations)],
             target_shape: [chunk.horizon, width(&episodes.actions)],
             name: match from {
-                Behaviour::Recorded { file, .. } => format!("`{}`", shown(file)),
+                Behaviour::Recorded { file, .. } => format!("`{}`", shown_path(file)),
                 Behaviour::PushTLike { .. } => "the generated episodes".to_owned(),
             },
             episodes: episodes.clone(),

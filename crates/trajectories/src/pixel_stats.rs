@@ -5,10 +5,10 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde_json::Value;
 
+use crate::data::read_file;
+use crate::data::transform::{Area, Pixels};
+use crate::episodes::Camera;
 use crate::plan::PixelStats;
-use crate::read;
-use crate::sources::control::episodes::Camera;
-use crate::transform::{Area, Pixels};
 
 /// Images of each camera that are measured, at even distances.
 const MEASURED: usize = 256;
@@ -17,8 +17,8 @@ const MIN_DEVIATION: f64 = 1e-4;
 
 /// Pixel statistics that the data set in the folder `root` stores for `cameras`; `None` if one of
 /// them is missing. In the numbers of all, cameras count alike.
-pub(super) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option<PixelStats> {
-    let bytes = read::whole(&root.join("meta").join("stats.json")).ok()?;
+pub(crate) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option<PixelStats> {
+    let bytes = read_file(&root.join("meta").join("stats.json")).ok()?;
     let all: Value = serde_json::from_slice(&bytes).ok()?;
     let of = |camera: &Camera, key: &str| {
         let mut found = Vec::new();
@@ -47,7 +47,7 @@ fn flatten(value: &Value, found: &mut Vec<f64>) -> Option<()> {
 }
 
 /// Pixel statistics measured in `steps`, in some images of each camera; `None` if none can be read.
-pub(super) fn measured(cameras: &[Camera], steps: &[usize], channels: usize) -> Option<PixelStats> {
+pub(crate) fn measured(cameras: &[Camera], steps: &[usize], channels: usize) -> Option<PixelStats> {
     let stride = steps.len().div_ceil(MEASURED).max(1);
     let places: Vec<usize> = steps.iter().step_by(stride).copied().collect();
     let of = |camera: &Camera| {
@@ -144,7 +144,7 @@ fn stats(means: &[f64], squares: &[f64]) -> PixelStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::control::episodes::Frames;
+    use crate::episodes::Frames;
 
     fn camera(name: &str, values: Vec<u8>) -> Camera {
         let frames = Frames::Values { shape: [1, 2, 3], values };

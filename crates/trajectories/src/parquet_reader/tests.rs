@@ -6,7 +6,6 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::super::images::listed as listed_images;
 use super::*;
 use crate::mutated;
 
@@ -85,7 +84,7 @@ fn steps(folder: &Path, name: &str, first: f32, numbers: [i64; 4]) -> PathBuf {
 }
 
 fn refusal(path: &Path) -> String {
-    Parquet.episodes(path, &[]).unwrap_err().to_string()
+    ParquetReader.episodes(path, &[]).unwrap_err().to_string()
 }
 
 #[test]
@@ -96,12 +95,12 @@ fn a_folder_is_its_files_in_order_without_the_tables_beside_them() {
     steps(path, "data/chunk-000/episode_000000.parquet", 0.0, [0, 0, 1, 1]);
     steps(path, "data/chunk-001/episode_000002.parquet", 8.0, [7, 7, 7, 7]);
     write(path, "meta/episodes.parquet", &[("length", Values::Whole(vec![3]))]);
-    let all = Parquet.episodes(path, &[]).unwrap();
+    let all = ParquetReader.episodes(path, &[]).unwrap();
     assert_eq!(all.ends, [2, 6, 8, 12]);
     let first: Vec<f32> = all.observations.iter().map(|row| row[0]).collect();
     assert_eq!(first, (0..12).map(|step| step as f32).collect::<Vec<_>>());
     assert_eq!(all.actions[5], [2.0]);
-    assert!(Parquet.reads(path));
+    assert!(ParquetReader.reads(path));
     steps(path, "data/chunk-002/late.parquet", 0.0, [8, 8, 1, 1]);
     let message = refusal(path);
     assert!(
@@ -120,7 +119,7 @@ fn numbers_may_stand_alone() {
         ("state", Values::Optional(vec![Some(1.0), Some(0.0), Some(-0.5), Some(4.0)])),
         ("action", Values::Whole(vec![1, 2, 3, 4])),
     ];
-    let all = Parquet.episodes(&write(dir.path(), "a.parquet", &columns), &[]).unwrap();
+    let all = ParquetReader.episodes(&write(dir.path(), "a.parquet", &columns), &[]).unwrap();
     assert_eq!(all.observations, [[1.0], [0.0], [-0.5], [4.0]]);
     // Without a column that says more, a file is one episode.
     assert_eq!((all.actions.concat(), all.ends), (vec![1.0, 2.0, 3.0, 4.0], vec![4]));
@@ -184,7 +183,7 @@ fn a_damaged_file_is_read_or_refused_with_its_name_and_within_its_limits() {
     let (mut used, mut refused, mut by_column) = (0, 0, 0);
     let mut check = |bytes: &[u8]| {
         crate::files::write_atomic(&path, bytes).unwrap();
-        match Parquet.episodes(&path, &[]) {
+        match ParquetReader.episodes(&path, &[]) {
             Ok(all) => {
                 used += 1;
                 assert_eq!(all.ends.last(), Some(&all.actions.len()));
@@ -222,7 +221,7 @@ fn png(value: u8) -> Vec<u8> {
 
 /// The red of the first pixel of each step.
 fn reds(camera: &Camera, steps: usize) -> Vec<u8> {
-    let load = |step| camera.frames.load(step, crate::transform::Area::whole).unwrap();
+    let load = |step| camera.frames.load(step, crate::data::transform::Area::whole).unwrap();
     let images: Vec<_> = (0..steps).map(load).collect();
     assert!(images.iter().all(|image| image.size == (4, 6) && image.pixels.data[2] == 255));
     images.iter().map(|image| image.pixels.data[0]).collect()
@@ -234,11 +233,11 @@ const STEPS: [u8; 9] = [0, 10, 20, 30, 40, 50, 60, 70, 80];
 fn images_of_a_column_are_read_as_datasets_writes_them() {
     let path = Path::new("../../tests/golden/trajectories/images.parquet");
     let top = "observation.images.top".to_owned();
-    let all = Parquet.episodes(path, std::slice::from_ref(&top)).unwrap();
+    let all = ParquetReader.episodes(path, std::slice::from_ref(&top)).unwrap();
     assert_eq!((all.ends.as_slice(), all.cameras.len()), (&[5, 9][..], 1));
     assert_eq!(reds(&all.cameras[0], 9), STEPS);
     let refusal =
-        |camera: &str| Parquet.episodes(path, &[camera.to_owned()]).unwrap_err().to_string();
+        |camera: &str| ParquetReader.episodes(path, &[camera.to_owned()]).unwrap_err().to_string();
     let torn = refusal("observation.images.torn");
     assert!(torn.contains("`observation.images.torn` holds nothing in row 3, not an"), "{torn}");
     let absent = refusal("observation.images.left");
@@ -273,20 +272,20 @@ fn folder(videos: bool) -> tempfile::TempDir {
 fn images_beside_the_tables_are_found_by_episode_and_frame_and_videos_refused() {
     let dir = folder(false);
     let cameras = ["observation.images.top".to_owned()];
-    let all = Parquet.episodes(dir.path(), &cameras).unwrap();
+    let all = ParquetReader.episodes(dir.path(), &cameras).unwrap();
     assert_eq!(reds(&all.cameras[0], 9), STEPS);
     assert_eq!(listed_images(dir.path(), &cameras).unwrap().len(), 9);
     let lost = "images/observation.images.top/episode_000001/frame_000002.png";
     std::fs::remove_file(dir.path().join(lost)).unwrap();
-    let error = Parquet.episodes(dir.path(), &cameras).unwrap_err().to_string();
+    let error = ParquetReader.episodes(dir.path(), &cameras).unwrap_err().to_string();
     assert!(error.contains("holds nothing in row 7"), "{error}");
 
     let dir = folder(true);
-    let error = Parquet.episodes(dir.path(), &cameras).unwrap_err();
+    let error = ParquetReader.episodes(dir.path(), &cameras).unwrap_err();
     assert!(error.to_string().contains("are videos, which ddprun does not decode"), "{error}");
     assert!(error.help().unwrap().contains("ffmpeg -i"), "{:?}", error.help());
     assert_eq!(error.key(), Some("data.cameras"));
-    let other = Parquet.episodes(dir.path(), &["top".to_owned()]).unwrap_err().to_string();
+    let other = ParquetReader.episodes(dir.path(), &["top".to_owned()]).unwrap_err().to_string();
     assert!(other.contains("has no images `top`; it has `observation.images.top`"), "{other}");
 }
 
@@ -298,12 +297,12 @@ fn damaged_images_of_a_column_are_read_or_refused() {
     let (mut used, mut refused) = (0, 0);
     for bytes in mutated::inputs(std::slice::from_ref(&original), 400, 72) {
         crate::files::write_atomic(&path, &bytes).unwrap();
-        match Parquet.episodes(&path, &["observation.images.top".to_owned()]) {
+        match ParquetReader.episodes(&path, &["observation.images.top".to_owned()]) {
             Ok(all) => {
                 used += 1;
                 // Whatever an image holds, it is one or an error.
                 (0..all.actions.len()).for_each(|step| {
-                    drop(all.cameras[0].frames.load(step, crate::transform::Area::whole));
+                    drop(all.cameras[0].frames.load(step, crate::data::transform::Area::whole));
                 });
             }
             Err(_) => refused += 1,

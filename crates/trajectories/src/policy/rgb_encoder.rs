@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::resnet::{Backbone, Block, Variant};
+use crate::model::{Backbone, Block, Variant};
 use crate::nn::{Buffer, Builder, Conv2d, ConvShape, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation, Weight, Window};

@@ -10,14 +10,14 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::denoiser::{Denoiser, DenoiserConfig, shapes};
-use super::diffusion::{Diffusion, NoiseScheduler};
-use super::unet1d::{Names, Sizes};
-use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
+use crate::model::{Architecture, Comparison, Model};
 use crate::nn::{Builder, ForwardContext};
 use crate::onnx::{Graph, Value};
 use crate::plan::{Modality, ModelPlan};
+use crate::policy::denoiser::{Denoiser, DenoiserConfig, shapes};
+use crate::policy::diffusion::{Diffusion, NoiseScheduler};
+use crate::policy::unet1d::{Names, Sizes};
 use crate::rng::Key;
 
 /// Diffusion policy: from the last observations, an action chunk is sampled by denoising Gaussian

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-use crate::sources::control::parquet::thrift::{Input, LIST, STRUCT};
+use crate::parquet::thrift::{Input, LIST, STRUCT};
 
 /// Longest footer that is read: 64 MiB.
 const MAX_FOOTER_BYTES: u64 = 1 << 26;

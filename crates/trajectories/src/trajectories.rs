@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Splits;
+use crate::chunk::{self, ACTS, Behaviour};
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
-use crate::error::Error;
-use crate::inputs::{Inputs, PredictionRequest};
-use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
-use crate::sources::control::windows;
-use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
+use crate::data::{
+    Chunk, DataSource, Error, Files, Inputs, OpenRequest, PredictionRequest, Splits, Survey,
+    SurveyRequest,
+};
+use crate::windows;
 
 /// recorded observations and actions; the next actions are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,20 +31,20 @@ pub struct Trajectories {
     #[schemars(example = ["observation.images.top"])]
     pub cameras: Vec<String>,
     /// actions predicted at once; the first `n_obs_steps - 1` of them are in the past.
-    #[serde(default = "Chunk::horizon")]
+    #[serde(default = "chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
     pub horizon: usize,
     /// number of past observations that the policy sees.
-    #[serde(default = "Chunk::n_obs_steps")]
+    #[serde(default = "chunk::n_obs_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_obs_steps: usize,
     /// actions executed before the next prediction.
-    #[serde(default = "Chunk::n_action_steps")]
+    #[serde(default = "chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
     /// fraction of the episodes, at the end, held out for validation, unless `data.val_fraction` or
     /// `data.folds` is given.
-    #[serde(default = "Chunk::val_ratio")]
+    #[serde(default = "chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
 }
@@ -64,7 +64,7 @@ impl Kind for Trajectories {
             with: &[],
             what: format!("names `{}` twice", self.cameras[i]),
         });
-        self.chunk().check().into_iter().chain(twice).collect()
+        chunk::check(self.chunk()).into_iter().chain(twice).collect()
     }
 }
 

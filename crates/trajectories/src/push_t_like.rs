@@ -4,15 +4,15 @@ use push_t::PushEnv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::chunk::{self, ACTS, Behaviour};
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict};
-use crate::error::Error;
-use crate::inputs::{Inputs, PredictionRequest};
+use crate::data::transform::Pixels;
+use crate::data::{
+    Chunk, DataSource, Environment, Error, Inputs, OpenRequest, PredictionRequest, Splits, Survey,
+    SurveyRequest,
+};
 use crate::rng::Key;
-use crate::sources::control::chunk::{ACTS, Behaviour, Chunk};
-use crate::sources::control::windows;
-use crate::sources::source::{DataSource, OpenRequest, Survey, SurveyRequest};
-use crate::transform::Pixels;
-use crate::{Environment, Splits};
+use crate::windows;
 
 /// a generated pushing task that can be solved in two ways; the next actions are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,15 +25,15 @@ pub struct PushTLike {
     #[schemars(range(min = 2, max = 100_000))]
     pub episodes: usize,
     /// actions predicted at once; the first `n_obs_steps - 1` of them are in the past.
-    #[serde(default = "Chunk::horizon")]
+    #[serde(default = "chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
     pub horizon: usize,
     /// number of past observations that the policy sees.
-    #[serde(default = "Chunk::n_obs_steps")]
+    #[serde(default = "chunk::n_obs_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_obs_steps: usize,
     /// actions executed before the next prediction.
-    #[serde(default = "Chunk::n_action_steps")]
+    #[serde(default = "chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
     /// height and width of an image that is part of each observation; only it shows the disc then.
@@ -43,7 +43,7 @@ pub struct PushTLike {
     pub image_size: Option<usize>,
     /// fraction of the episodes, at the end, held out for validation, unless `data.val_fraction` or
     /// `data.folds` is given.
-    #[serde(default = "Chunk::val_ratio")]
+    #[serde(default = "chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
 }
@@ -58,7 +58,7 @@ impl Kind for PushTLike {
     ];
 
     fn check(&self) -> Vec<OptionConflict> {
-        self.chunk().check()
+        chunk::check(self.chunk())
     }
 }
 

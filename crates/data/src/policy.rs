@@ -1,54 +1,17 @@
-//! Recorded behaviour: how it is cut into observations and chunks of actions, and on which scale.
-
-use std::path::PathBuf;
+//! Policies: how behaviour is cut into observations and chunks of actions, on which scale a policy
+//! sees and acts, and how it sees images. A data set of behaviour leaves it all in its survey, so
+//! that the trained policy can act.
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{OptionConflict, Options};
+use crate::config::kind::{Choice, Options};
+use crate::error::Error;
 use crate::plan::{Cameras, PixelStats, SourcePlan};
-
-/// Reason why there are no predictions of behaviour.
-pub(super) const ACTS: &str = "a policy acts: use `ddprun sample`";
+use crate::rng::Key;
+use crate::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 
 /// Ranges narrower than this are not stretched.
 const MIN_RANGE: f32 = 1e-4;
-
-/// Source of episodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Behaviour {
-    /// Arrays of an npz file, or columns of a parquet file or of a folder of such.
-    Recorded {
-        /// The file or folder.
-        file: PathBuf,
-        /// Cameras whose images are seen, too.
-        cameras: Vec<String>,
-    },
-    /// Generated: a disc is pushed to a goal, around it from either side.
-    PushTLike {
-        /// Number of episodes.
-        episodes: usize,
-        /// Seed of starts and sides.
-        seed: u64,
-        /// Pixels of a picture's side, which shows the disc; `None` = numbers say where it is.
-        image_size: Option<usize>,
-    },
-}
-
-impl Behaviour {
-    /// The numbers of a file or folder.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn recorded(file: PathBuf) -> Self {
-        Self::Recorded { file, cameras: Vec::new() }
-    }
-
-    /// Seed of a simulation.
-    pub(super) fn seed(&self) -> Option<u64> {
-        match self {
-            Self::Recorded { .. } => None,
-            Self::PushTLike { seed, .. } => Some(*seed),
-        }
-    }
-}
 
 /// Cutting of episodes into samples, by the names of diffusion policies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,41 +24,6 @@ pub struct Chunk {
     pub n_action_steps: usize,
     /// Share of the episodes, the last ones, that is held back.
     pub val_ratio: f64,
-}
-
-/// The authors' numbers for Push-T.
-impl Chunk {
-    pub(super) fn horizon() -> usize {
-        16
-    }
-
-    pub(super) fn n_obs_steps() -> usize {
-        2
-    }
-
-    pub(super) fn n_action_steps() -> usize {
-        8
-    }
-
-    pub(super) fn val_ratio() -> f64 {
-        0.1
-    }
-}
-
-impl Chunk {
-    /// Checks that the actions that are executed were predicted.
-    pub(super) fn check(self) -> Vec<OptionConflict> {
-        let needed = self.n_obs_steps.saturating_add(self.n_action_steps).saturating_sub(1);
-        if needed <= self.horizon {
-            return Vec::new();
-        }
-        let what = format!(
-            "is {}, but with `n_obs_steps` and `n_action_steps` the last action that is done is \
-             number {needed}",
-            self.horizon
-        );
-        vec![OptionConflict { key: "horizon", with: &["n_obs_steps", "n_action_steps"], what }]
-    }
 }
 
 /// Settings that a trained policy needs to act.
@@ -118,7 +46,7 @@ pub struct Policy {
 
 impl Policy {
     /// Key of the policy among the survey's results.
-    pub(super) const FOUND: &'static str = "policy";
+    pub const FOUND: &'static str = "policy";
 
     /// The policy of a plan; `None` if its data are no behaviour.
     pub fn of(source: &SourcePlan) -> Option<Self> {
@@ -126,7 +54,7 @@ impl Policy {
     }
 
     /// Reads the policy from the survey's results.
-    pub(super) fn found(found: &Options) -> Option<Self> {
+    pub fn found(found: &Options) -> Option<Self> {
         Self::deserialize(found.get(Self::FOUND)?).ok()
     }
 }
@@ -151,6 +79,64 @@ pub fn unscaled(value: f32, [low, high]: [f32; 2]) -> f32 {
         value + low
     } else {
         low + f32::midpoint(value, 1.0) * (high - low)
+    }
+}
+
+/// Conversion of camera images to values.
+pub struct CameraTransform {
+    /// One pipeline for each camera.
+    transforms: Vec<Pipeline>,
+    /// Height and width of every image before.
+    size: (usize, usize),
+}
+
+impl CameraTransform {
+    /// Builds the transforms of `list` for such images.
+    pub fn new(cameras: &Cameras, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
+        let [channels, height, width] = cameras.shape;
+        let images = Images::new(channels, Some((height as u32, width as u32)));
+        let of_camera =
+            |camera| Pipeline::new(&Normalize::of_camera(list, camera), transforms, images);
+        let transforms = (0..cameras.names.len()).map(of_camera).collect::<Result<_, _>>()?;
+        Ok(Self { transforms, size: (height, width) })
+    }
+
+    /// Values of an image.
+    pub fn values(&self) -> usize {
+        self.transforms.first().map_or(0, |first| first.shape().iter().product())
+    }
+
+    /// Appends the values of an image of a camera, by its number.
+    pub fn see(
+        &self,
+        camera: usize,
+        image: Pixels,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        self.see_part(camera, Decoded::whole(image), key, values)
+    }
+
+    /// Transforms an image of which at least [`CameraTransform::needed`] is there.
+    pub fn see_part(
+        &self,
+        camera: usize,
+        image: Decoded,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        let ((height, width), (found_height, found_width)) = (self.size, image.size);
+        if image.size != self.size {
+            return Err(format!(
+                "it is {found_width}x{found_height} pixels, but the first one is {width}x{height}"
+            ));
+        }
+        self.transforms[camera].run(image, key, values)
+    }
+
+    /// The area of an image of (height, width) that the transforms look at: the same for all cameras.
+    pub fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
+        self.transforms[0].needed(size, key)
     }
 }
 

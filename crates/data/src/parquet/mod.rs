@@ -1,0 +1,9 @@
+//! Parquet files: the columns of a file as typed values, read with bounds on what they may claim.
+
+mod thrift;
+mod footer;
+mod header;
+mod pages;
+mod table;
+
+pub use table::{Rows, Table};
