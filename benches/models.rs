@@ -64,7 +64,9 @@ fn main() {
         return println!("{time} {used}");
     }
     println!("| model | 1 thread | 2 threads | one of two works alone |\n|---|---|---|---|");
-    for name in Models::default().names().filter(|name| names.is_empty() || names.contains(name)) {
+    for name in
+        Kinds::default().models.names().filter(|name| names.is_empty() || names.contains(name))
+    {
         let runs = (0..RUNS).map(|_| ["1", "2"].map(|threads| run(name, threads, is_half)));
         let faster = |a: [f64; 2], b: [f64; 2]| if b[0] < a[0] { b } else { a };
         let best = runs.reduce(|a, b| [faster(a[0], b[0]), faster(a[1], b[1])]);
@@ -199,7 +201,8 @@ fn speech(name: &str) -> Plan {
         "d_model": 176, "n_heads": 4, "n_layers": 4, "subsampling_channels": 64, "kernel_size": 9,
         "codebook_size": 1024, "code_dim": 16
     });
-    let options = Models::default().with_options(name, &serde_json::from_value(sizes).unwrap());
+    let options =
+        Kinds::default().models.with_options(name, &serde_json::from_value(sizes).unwrap());
     plan.model.kind.options.extend(options.options);
     plan
 }

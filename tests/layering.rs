@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 const MAX_COLUMNS: usize = 100;
 
 /// Rooms within which a module uses only modules declared above it, by their package.
-const ORDERED_ROOMS: [(&str, &str); 6] = [
+const ORDERED_ROOMS: [(&str, &str); 7] = [
     ("crates/host/src", "transport"),
     ("crates/train/src", "collective"),
     ("crates/run/src", "launch"),
     ("crates/data/src", ""),
     ("crates/run/src", "session"),
+    ("crates/speech/src", ""),
     ("src", "cli"),
 ];
 
@@ -85,12 +86,13 @@ fn code(line: &str) -> &str {
 }
 
 /// Packages whose modules stand in the order of the program's own.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "candle_train::",
     "ddprun_data::",
     "ddprun_host::",
     "ddprun_plan::",
     "ddprun_run::",
+    "ddprun_speech::",
     "ddprun_train::",
     "train_numbers::",
 ];

@@ -2,7 +2,7 @@
 //! with what the model takes and what the data is.
 
 use candle_core::{Device, Tensor};
-use ddprun::model::Models;
+use ddprun::kinds::Kinds;
 use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::{Map, Value, json};
 
@@ -192,7 +192,7 @@ const LARGEST: [&str; 8] = [
 #[test]
 fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
     let lab = lab();
-    let registry = Models::default();
+    let registry = Kinds::default().models;
     let (mut trained, mut refused) = (Vec::new(), 0);
     for (kind, data, loss) in DATA {
         for model in registry.names() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddprun::config::kind::Kind;
 use ddprun::engine::Engine;
 use ddprun::internals::checkpoint::{self, Snapshot};
+use ddprun::kinds::Kinds;
 use ddprun::model::Models;
 use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
@@ -124,7 +125,7 @@ fn transformers_and_policies_train_with_a_part_of_them_frozen() {
         ("fastconformer", |world| speech_plan("fastconformer", world)),
     ];
     for (name, make) in plans {
-        let facts = Models::default().describe(&make(1).model).unwrap();
+        let facts = Kinds::default().models.describe(&make(1).model).unwrap();
         let n = facts.parameters.len();
         let halves: [fn(usize, usize) -> bool; 3] =
             [|i, n| i < n / 2, |i, n| i >= n / 2 && i + 1 < n, |i, _| i % 2 == 0];

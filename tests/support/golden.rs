@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use candle_core::{Device, Result, Tensor};
+use ddprun::kinds::Kinds;
 use ddprun::model::{Model, Models};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
@@ -48,7 +49,7 @@ pub(crate) fn model_plan(
 ) -> ModelPlan {
     let none =
         json!({ "dropout": 0.0, "attn_dropout": 0.0, "head_dropout": [0.0, 0.0], "hidden": [] });
-    let kind = Models::default().with_options(name, &serde_json::from_value(none).unwrap());
+    let kind = Kinds::default().models.with_options(name, &serde_json::from_value(none).unwrap());
     ModelPlan { target, ..ModelPlan::new(kind, input, outputs) }
 }
 

@@ -1,6 +1,7 @@
 //! Plans for models of sequences.
 
 use ddprun::config::kind::Choice;
+use ddprun::kinds::Kinds;
 use ddprun::loss::{self, Mse, TimeFrequency};
 use ddprun::model::Models;
 use ddprun::plan::{Cameras, EmaPlan, ModelPlan, Plan};
@@ -92,6 +93,6 @@ pub(crate) fn speech_plan(model: &str, world: u32) -> Plan {
         "code_dim": 4, "mask_prob": 0.05, "mask_block": 16
     });
     let options = serde_json::from_value(sizes).unwrap();
-    plan.model.kind.options.extend(Models::default().with_options(model, &options).options);
+    plan.model.kind.options.extend(Kinds::default().models.with_options(model, &options).options);
     plan
 }

@@ -488,7 +488,7 @@ pub enum SampleError {
 
 impl SampleError {
     /// The reason without the name of the file, for a message that has named it.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             Self::Io { source, .. } => format!("it cannot be read: {source}"),
             Self::Decode { reason, .. }
@@ -506,7 +506,7 @@ pub(crate) fn is_number(name: &str) -> bool {
 }
 
 /// A path as it may be shown on a terminal: control characters escaped.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     if !text.chars().any(char::is_control) {
         return text;

@@ -8,7 +8,6 @@ use crate::images::decode::decode;
 use crate::plan::{SplitPlan, Targets};
 use crate::sources::control::{Behaviour, Chunk, windows};
 use crate::sources::source::{DataSource, SurveyRequest};
-use crate::sources::speech;
 use crate::sources::tables::csv;
 use crate::transform::{Area, PixelDtype};
 
@@ -57,8 +56,4 @@ pub fn trajectories(path: &Path) -> Option<String> {
     drop(windows::survey(&seen, chunk, &SplitPlan::NONE, None));
     let from = Behaviour::recorded(path.to_owned());
     windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
-}
-
-pub fn speech(path: &Path) -> Option<String> {
-    speech::features(path).err().map(|error| error.to_string())
 }

@@ -60,29 +60,33 @@ pub mod fuzz_readers;
 
 pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
-pub use error::{Error, SampleError};
+pub use error::{Error, SampleError, shown};
 pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
 pub use images::decode::has_more_than_8_bits;
 pub use images::orientation::Exif;
+pub use inputs::{InputFiles, ends_with as has_ending, files as input_files};
 pub use inputs::{InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
 pub use json::object as json_object;
+pub use listing::paths::Paths;
 pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use preprocessing::{image_processor, preprocessing, text_files};
-pub use read::{panic_message, table as read_table};
+pub use read::{caught as catch_panic, open as open_file, panic_message, table as read_table};
 pub use sources::control::CameraTransform;
 pub use sources::{
     Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
-    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist,
-    OpenRequest, Policy, PushTLike, Ranges, Shapes, Speech, Survey, SurveyRequest, TokenDtype,
-    Tokens, Trajectories, encode, prompt, scaled, unscaled,
+    ImageFolder, ImageTable, Instructions, Jsonl, Missing, MissingValues, Mnist, OpenRequest,
+    Policy, PushTLike, Ranges, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, Trajectories,
+    encode, prompt, scaled, unscaled,
 };
 pub use sources::{
     Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,
     other_separator,
 };
+pub use sources::{Parts, SplitUnits, Splittable, numbered};
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;
 pub use views::open as open_views;
+pub use walk::files_below;

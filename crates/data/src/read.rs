@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Opens a regular file. A FIFO, socket or device is an error at once.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
@@ -161,7 +161,7 @@ fn once(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Runs `work`, which calls a library, and turns a panic into an error.
-pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
 }
 

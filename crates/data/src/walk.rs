@@ -10,10 +10,7 @@ use crate::file_names::is_hidden;
 /// The files below `root`, at most `depth` folders down, in the order of their names and without
 /// what is hidden. Links are followed, but for one that leads back to a folder above it; one that
 /// leads nowhere is a file.
-pub(crate) fn files_below(
-    root: &Path,
-    depth: usize,
-) -> impl Iterator<Item = Result<PathBuf, Error>> {
+pub fn files_below(root: &Path, depth: usize) -> impl Iterator<Item = Result<PathBuf, Error>> {
     let walk = WalkDir::new(root).max_depth(depth + 1).follow_links(true).sort_by_file_name();
     let entries = walk.into_iter().filter_entry(|entry| {
         // Only what is in the folder can be hidden, not the folder that was named.

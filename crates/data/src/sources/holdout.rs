@@ -8,14 +8,14 @@ use crate::plan::{Part, SplitPlan};
 
 /// Training, validation and test samples.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts<T> {
-    pub(crate) train: T,
-    pub(crate) val: T,
-    pub(crate) test: Option<T>,
+pub struct Parts<T> {
+    pub train: T,
+    pub val: T,
+    pub test: Option<T>,
 }
 
 /// Samples of which some can be held back.
-pub(crate) trait Splittable: Default {
+pub trait Splittable: Default {
     fn units(&self) -> SplitUnits;
 
     /// Selects the samples at these indices, which ascend.
@@ -24,7 +24,7 @@ pub(crate) trait Splittable: Default {
 
 /// Smallest units that a split keeps together.
 #[derive(Debug)]
-pub(crate) enum SplitUnits {
+pub enum SplitUnits {
     /// Single samples, each with its class, so that all parts have the same shares of classes.
     Samples(Vec<u32>),
     /// All samples of a group; the number of each sample's.
@@ -50,7 +50,7 @@ impl<T> Parts<T> {
 impl<T: Splittable> Parts<T> {
     /// Holds back of the training samples what `split` says. Where they validate, the part that did
     /// so before is to test on, if there is one and nothing else to test on.
-    pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
+    pub fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
         if !split.holds_something() {
             return Ok(self);
         }
@@ -86,7 +86,7 @@ impl SplitUnits {
 }
 
 /// The number of each sample's group; `None` where there are no groups.
-pub(crate) fn numbered(groups: &[String]) -> Option<Vec<u32>> {
+pub fn numbered(groups: &[String]) -> Option<Vec<u32>> {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let number = |group| {
         let next = numbers.len() as u32;

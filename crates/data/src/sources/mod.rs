@@ -10,7 +10,6 @@ pub(crate) mod tables;
 mod image_table;
 pub(crate) mod forecast;
 pub(crate) mod text;
-pub(crate) mod speech;
 pub(crate) mod control;
 
 use crate::registry::Registered;
@@ -20,6 +19,7 @@ pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscal
 pub use dates::FrequencyAlias;
 pub use dates::{Date, Frequency, dates, is_date, is_dated};
 pub use forecast::{Calendar, CsvForecast};
+pub use holdout::{Parts, SplitUnits, Splittable, numbered};
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
@@ -27,7 +27,6 @@ pub use shapes::Shapes;
 pub use source::{
     DataFamily, DataSource, DataSources, Environment, Files, OpenRequest, Survey, SurveyRequest,
 };
-pub use speech::{LogMel, Speech};
 pub use tables::{
     ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,
     MissingValues,
@@ -51,7 +50,6 @@ impl Registered for DataFamily {
         all.add::<Chat>();
         all.add::<Trajectories>();
         all.add::<PushTLike>();
-        all.add::<Speech>();
         all
     }
 }

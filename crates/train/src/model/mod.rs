@@ -48,7 +48,6 @@
 mod airbench94;
 mod architecture;
 mod cnn;
-mod conformer;
 mod convnext;
 mod denoiser;
 pub mod diffusion;
@@ -57,7 +56,6 @@ mod diffusion_policy_image;
 mod dlinear;
 mod efficientnet;
 mod informer_encoder;
-mod fastconformer;
 mod gpt;
 mod graph;
 mod hub;
@@ -68,7 +66,7 @@ mod llama;
 mod mlp;
 mod mobilenet_v3;
 mod names;
-mod nest;
+pub mod padded_frames;
 mod patchtst;
 pub mod peft;
 mod pretrained;
@@ -76,7 +74,6 @@ mod recurrent;
 mod resnet;
 mod rgb_encoder;
 mod series;
-mod speech;
 #[cfg(test)]
 mod tests;
 mod timebridge;
@@ -92,7 +89,10 @@ use crate::registry::Registry;
 use crate::rng::Key;
 
 pub use airbench94::{Airbench94Config, Width};
-pub use architecture::{Architecture, BackboneMode, Error, Head, ModelFamily, Models};
+pub use architecture::{
+    Architecture, BACKBONE_MODE, BackboneMode, Error, Head, ModelFamily, Models,
+    check_backbone_mode, check_heads,
+};
 pub use cnn::SimpleCnnConfig;
 pub use convnext::{ConvNextConfig, ConvNextSize};
 pub use diffusion::NoiseScheduler;
@@ -108,14 +108,12 @@ pub use llama::{LlamaConfig, RopeScaling, RopeType};
 pub use mlp::MlpConfig;
 pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
 pub use names::{ExportedWeights, Library, Naming};
-pub use nest::{Nest, NestConfig};
 pub use patchtst::PatchTstConfig;
 pub use peft::Lora;
 pub use pretrained::{DescriptionError, InferredOptions, PretrainedError, inherited_options};
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use resnet::{Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
 pub use rgb_encoder::VisionBackbone;
-pub use speech::FastConformerConfig;
 pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};
 pub use whitening::Whitening;
@@ -210,8 +208,6 @@ impl Default for Models {
         all.add::<GraphConfig>();
         all.add::<DiffusionPolicyConfig>();
         all.add::<DiffusionPolicyImageConfig>();
-        all.add::<NestConfig>();
-        all.add::<FastConformerConfig>();
         all
     }
 }
