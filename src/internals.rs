@@ -65,8 +65,10 @@ pub mod files {
 /// Readers of foreign bytes, a function each.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
+    #[cfg(feature = "speech")]
+    pub use crate::fuzzing::audio;
     pub use crate::fuzzing::{
-        audio, config, csv, frame, handshake, image, manifest, npz, parquet, safetensors,
+        config, csv, frame, handshake, image, manifest, npz, parquet, safetensors,
     };
 }
 

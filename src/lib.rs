@@ -87,6 +87,8 @@ use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
 pub use ddprun_run::{cluster, kinds, record, runs, sweep};
 use ddprun_run::{dashboard, doctor, export, jobs, launch, report, session, worker};
+#[cfg(feature = "speech")]
+pub use ddprun_speech as speech;
 use ddprun_train::checkpoint;
 pub use ddprun_train::{collective, engine, event, loss, metric, model, optim};
 #[cfg(feature = "trajectories")]

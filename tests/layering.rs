@@ -16,6 +16,7 @@ const ORDERED_ROOMS: [(&str, &str); 7] = [
     ("crates/data/src", ""),
     ("crates/trajectories/src", ""),
     ("crates/run/src", "session"),
+    ("crates/speech/src", ""),
     ("src", "cli"),
 ];
 
@@ -92,6 +93,7 @@ const OTHERS: [&str; 8] = [
     "ddprun_host::",
     "ddprun_plan::",
     "ddprun_run::",
+    "ddprun_speech::",
     "ddprun_train::",
     "ddprun_trajectories::",
     "train_numbers::",

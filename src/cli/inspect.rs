@@ -175,7 +175,8 @@ fn schema_of(
     let of_dot = || {
         let (table, kind) = table.rsplit_once('.')?;
         let is_kind = vocabulary.kind(table, kind).is_ok();
-        is_kind.then_some((table, kind))
+        let is_left_out = || vocabulary.left_out(table, kind).is_some();
+        (is_kind || is_left_out()).then_some((table, kind))
     };
     if let Some((table, kind)) = kind.map(|kind| (table, kind)).or_else(of_dot) {
         return schema_of_kind(table, kind, as_json, vocabulary);
@@ -230,6 +231,9 @@ fn schema_of_kind(
         }
         Err(names) => names,
     };
+    if let Some(kind) = vocabulary.left_out(table, kind) {
+        return Err(ErrorPage::refused(kind.to_string(), kind.help()));
+    }
     let what = if names.is_empty() {
         format!("`{table}` has no kinds to choose from")
     } else {

@@ -10,12 +10,12 @@ use crate::golden::{
 };
 use candle_core::{Device, Tensor};
 use candle_nn::ops::log_softmax;
-use ddprun::data::LogMel;
-use ddprun::model::{Models, Nest, NestConfig};
+use ddprun::kinds::Kinds;
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
+use ddprun::speech::{LogMel, Nest, NestConfig};
 use serde_json::{Value, json};
 
 fn golden() -> Value {
@@ -117,7 +117,7 @@ fn tokens_loss_gradients_and_statistics_equal_nemo() {
 #[test]
 fn counts_and_keys_are_nemos() {
     let golden = golden();
-    let registry = Models::default();
+    let registry = Kinds::default().models;
     for (size, [width, heads, layers]) in [
         ("small", [176, 4, 16]),
         ("medium", [256, 4, 16]),

@@ -488,7 +488,7 @@ pub enum SampleError {
 
 impl SampleError {
     /// The reason without the name of the file, for a message that has named it.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             Self::Io { source, .. } => format!("it cannot be read: {source}"),
             Self::Decode { reason, .. }

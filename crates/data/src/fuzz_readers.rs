@@ -7,7 +7,6 @@ use crate::config::values::SplitRule;
 use crate::images::decode::decode;
 use crate::plan::Targets;
 use crate::sources::source::{DataSource, SurveyRequest};
-use crate::sources::speech;
 use crate::sources::tables::csv;
 use crate::transform::{Area, PixelDtype};
 
@@ -48,6 +47,4 @@ pub fn table(path: &Path) -> Vec<String> {
         .collect()
 }
 
-pub fn speech(path: &Path) -> Option<String> {
-    speech::features(path).err().map(|error| error.to_string())
 }

@@ -139,15 +139,15 @@ impl InputItem {
 
 /// Files to predict.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InputFiles {
-    pub(crate) files: Vec<PathBuf>,
+pub struct InputFiles {
+    pub files: Vec<PathBuf>,
     /// Files that were left out of folders, in words.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// The files that `paths` name: each file, and in folders at any depth, in the order of their
 /// names, those that are `wanted`.
-pub(crate) fn files(
+pub fn files(
     paths: &[PathBuf],
     what: &'static str,
     wanted: &dyn Fn(&Path) -> bool,
@@ -185,7 +185,7 @@ pub(crate) fn files(
 }
 
 /// True if a path has one of these endings, in any case.
-pub(crate) fn ends_with(path: &Path, endings: &[&str]) -> bool {
+pub fn ends_with(path: &Path, endings: &[&str]) -> bool {
     let ending = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     endings.iter().any(|known| ending.eq_ignore_ascii_case(known))
 }

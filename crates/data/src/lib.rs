@@ -68,23 +68,28 @@ pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
 pub use images::decode::{decode_image, has_more_than_8_bits};
 pub use images::orientation::Exif;
+pub use inputs::{InputFiles, ends_with as has_ending, files as input_files};
 pub use inputs::{InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
 pub use json::object as json_object;
+pub use listing::paths::Paths;
 pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use policy::{CameraTransform, Chunk, Policy, Ranges, scaled, unscaled};
 pub use preprocessing::{image_processor, preprocessing, text_files};
-pub use read::{open as open_file, panic_message, table as read_table, whole as read_file};
-pub use sources::holdout::{Parts, SampleIndices, SplitUnits, Splittable};
+pub use read::{
+    caught as catch_panic, open as open_file, panic_message, table as read_table, whole as read_file,
+};
+pub use sources::holdout::{Parts, SampleIndices, SplitUnits, Splittable, numbered};
 pub use sources::{
     Calendar, Chat, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
-    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist,
-    OpenRequest, Shapes, Speech, Survey, SurveyRequest, TokenDtype, Tokens, encode, prompt,
+    ImageFolder, ImageTable, Instructions, Jsonl, Missing, MissingValues, Mnist, OpenRequest,
+    Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,
     other_separator,
 };
+
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

@@ -180,7 +180,7 @@ fn once(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Runs `work`, which calls a library, and turns a panic into an error.
-pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
 }
 

@@ -166,6 +166,7 @@ impl<F: Family> Registry<F> {
             lists_of: F::LISTS_OF,
             entry_key: F::ENTRY_KEY,
             kinds,
+            left_out: Vec::new(),
         }
     }
 

@@ -41,7 +41,7 @@ use candle_core::Device;
 use crate::cluster::Clusters;
 use crate::collective::{self, Backends};
 use crate::config::Vocabulary;
-use crate::config::kind::{Choice, Entry, FamilySpec, Kind};
+use crate::config::kind::{Choice, Entry, FamilySpec, Kind, LeftOut};
 use crate::data::transform;
 use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
@@ -59,6 +59,18 @@ use crate::record::{NamedSink, Sinks};
 use crate::registry::Unbuildable;
 use crate::sweep::{Methods, Pruners};
 use crate::user_error::{ExitCode, UserError};
+
+/// Kinds that a build may leave out: the table that names them, their name, and the feature that
+/// brings them.
+const OPTIONAL: &[(&str, &str, &str)] = &[
+    ("data", "speech", "speech"),
+    ("model", "nest", "speech"),
+    ("model", "fastconformer", "speech"),
+    ("data", "trajectories", "trajectories"),
+    ("data", "push_t_like", "trajectories"),
+    ("model", "diffusion_policy", "trajectories"),
+    ("model", "diffusion_policy_image", "trajectories"),
+];
 
 /// All kinds that a program knows.
 #[derive(Clone, Debug)]
@@ -104,6 +116,8 @@ impl Default for Kinds {
         };
         #[cfg(feature = "trajectories")]
         ddprun_trajectories::register(&mut kinds.data, &mut kinds.models);
+        #[cfg(feature = "speech")]
+        ddprun_speech::register(&mut kinds.data, &mut kinds.models);
         kinds.data = kinds.data.sealed();
         kinds.models = kinds.models.sealed();
         kinds
@@ -140,7 +154,7 @@ impl Kinds {
         for kind in &mut models.kinds {
             kind.takes = self.models.takes(kind.name).to_vec();
         }
-        vec![
+        let mut families = vec![
             models,
             self.data.spec(),
             self.transforms.spec(),
@@ -153,7 +167,9 @@ impl Kinds {
             self.methods.spec(),
             self.pruners.spec(),
             self.clusters.spec(),
-        ]
+        ];
+        mark_left_out(&mut families);
+        families
     }
 
     /// Adds a layer of the model `graph`.
@@ -243,6 +259,18 @@ impl ComponentFacts for Kinds {
 
     fn backends(&self) -> Vec<BackendFacts> {
         collective::backend_facts(&self.backends)
+    }
+}
+
+/// Notes in each family which of the [`OPTIONAL`] kinds it is without.
+fn mark_left_out(families: &mut [FamilySpec]) {
+    for family in families {
+        let is_absent = |name: &str| family.kind(name).is_none();
+        let left_out = OPTIONAL
+            .iter()
+            .filter(|(table, name, _)| *table == family.table && is_absent(name))
+            .map(|&(_, name, feature)| LeftOut { name, feature });
+        family.left_out = left_out.collect();
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn both(train: &Path, val: &Path) -> String {
 
 /// Files with their labels, in the order in which they were pushed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Paths {
+pub struct Paths {
     folders: Vec<Folder>,
     /// The names of all files.
     names: Vec<u8>,
@@ -33,8 +33,12 @@ struct Folder {
 
 impl Paths {
     /// Number of files.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Appends the file `name` of `folder`.
@@ -54,7 +58,7 @@ impl Paths {
     }
 
     /// Appends the file at `path`.
-    pub(crate) fn push_path(&mut self, path: &Path, label: u32) {
+    pub fn push_path(&mut self, path: &Path, label: u32) {
         let folder = path.parent().unwrap_or(Path::new(""));
         self.push(folder, path.file_name().unwrap_or_default(), label);
     }
@@ -64,7 +68,7 @@ impl Paths {
     /// # Panics
     ///
     /// There is no such file.
-    pub(crate) fn get(&self, index: usize) -> (PathBuf, u32) {
+    pub fn get(&self, index: usize) -> (PathBuf, u32) {
         let (folder, name) = self.parts(index);
         (folder.path.join(name), folder.label)
     }
@@ -75,7 +79,7 @@ impl Paths {
     }
 
     /// The label of each file.
-    pub(crate) fn labels(&self) -> Vec<u32> {
+    pub fn labels(&self) -> Vec<u32> {
         let ends = self.folders.iter().skip(1).map(|folder| folder.first);
         let folders = self.folders.iter().zip(ends.chain([self.len()]));
         folders.flat_map(|(folder, end)| (folder.first..end).map(|_| folder.label)).collect()

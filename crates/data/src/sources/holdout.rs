@@ -19,6 +19,7 @@ pub trait Splittable: Default {
     fn units(&self) -> SplitUnits;
 
     /// Selects the samples at these indices, which ascend.
+    #[must_use]
     fn only(&self, places: &[usize]) -> Self;
 }
 
@@ -86,7 +87,7 @@ impl SplitUnits {
 }
 
 /// The number of each sample's group; `None` where there are no groups.
-pub(crate) fn numbered(groups: &[String]) -> Option<Vec<u32>> {
+pub fn numbered(groups: &[String]) -> Option<Vec<u32>> {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let number = |group| {
         let next = numbers.len() as u32;

@@ -10,13 +10,13 @@ pub(crate) mod tables;
 mod image_table;
 pub(crate) mod forecast;
 pub(crate) mod text;
-pub(crate) mod speech;
 
 use crate::registry::Registered;
 
 pub use dates::FrequencyAlias;
 pub use dates::{Date, Frequency, dates, is_date, is_dated};
 pub use forecast::{Calendar, CsvForecast};
+
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
@@ -24,7 +24,6 @@ pub use shapes::Shapes;
 pub use source::{
     DataFamily, DataSource, DataSources, Environment, Files, OpenRequest, Survey, SurveyRequest,
 };
-pub use speech::{LogMel, Speech};
 pub use tables::{
     ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,
     MissingValues,
@@ -46,7 +45,6 @@ impl Registered for DataFamily {
         all.add::<Tokens>();
         all.add::<Instructions>();
         all.add::<Chat>();
-        all.add::<Speech>();
         all
     }
 }

@@ -142,7 +142,7 @@ impl Extraction<'_> {
             given.is_none_or(|given| kind.takes.is_empty() || kind.takes.contains(&given))
         };
         let names = family.kinds.iter().filter(fits).map(|kind| kind.name);
-        let (what, help) = wording::not_a_kind(family.noun, name, names);
+        let (what, help) = wording::not_a_kind(family, name, names);
         self.problem(self.layers[index].at_value(&at, what, index), help);
         self.extracted.broken.insert(dotted(&at));
         let usual = match self.vocabulary.page().example(&at) {

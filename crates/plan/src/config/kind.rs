@@ -25,7 +25,7 @@ pub use list::{Entry, LISTS, SINKS};
 pub use offer::{BuiltinSplits, Capability, Modality};
 pub(crate) use page::{index, one, page};
 pub(crate) use spec::example;
-pub use spec::{FamilySpec, Key, Spec, parse};
+pub use spec::{FamilySpec, Key, LeftOut, Spec, parse};
 
 /// Options of a kind by name, as JSON.
 pub type Options = BTreeMap<String, Value>;

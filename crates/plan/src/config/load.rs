@@ -223,6 +223,11 @@ impl Stack {
     }
 
     fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
+        let left_out = self.left_out(vocabulary);
+        if !left_out.is_empty() {
+            // The keys of what this build does not know cannot be checked.
+            return Err(Problems::new(left_out));
+        }
         let chosen = self.chosen(vocabulary);
         for (order, layer) in self.layers.iter_mut().enumerate() {
             // Where options of a user's models once stood.
@@ -268,6 +273,18 @@ impl Stack {
             self.problems.extend(absent);
         }
         Err(Problems::new(self.problems))
+    }
+
+    /// Problems of the tables that name what this build is without.
+    fn left_out(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
+        let problem = |family: &FamilySpec| {
+            let path = path_of(&format!("{}.name", family.table));
+            let order = strongest(&self.layers, &path)?;
+            let layer = &self.layers[order];
+            let kind = family.left_out(layer.get(&path)?.as_str()?)?;
+            Some(layer.at_value(&path, kind.to_string(), order).help(kind.help()))
+        };
+        vocabulary.families().iter().filter_map(problem).collect()
     }
 
     /// The kind that each table names. A default does not count: the user did not write it.

@@ -181,7 +181,7 @@ impl Reader {
                 let kind = family.kind(word);
                 if kind.is_none() {
                     let names = family.names();
-                    let (what, help) = wording::not_a_kind(family.noun, word, names);
+                    let (what, help) = wording::not_a_kind(&family, word, names);
                     self.wrong_with(name, what, help);
                 }
                 kind

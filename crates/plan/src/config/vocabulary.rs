@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::json_schema::of_kind;
 use crate::config::key_aliases::of_flag;
 use crate::config::keys::Page;
-use crate::config::kind::{self, FamilySpec};
+use crate::config::kind::{self, FamilySpec, LeftOut};
 use crate::config::schema::{DECLARED, Mode};
 
 /// A metric as data.
@@ -57,17 +57,25 @@ impl Vocabulary {
     ///
     /// The names, if none of them is `name`.
     pub fn kind(&self, table: &str, name: &str) -> Result<(String, serde_json::Value), Vec<&str>> {
-        let is_meant =
-            |family: &&FamilySpec| family.table == table || family.lists.contains(&table);
-        let Some(family) = self.families.iter().chain(&self.lists).find(is_meant) else {
-            return Err(Vec::new());
-        };
+        let Some(family) = self.family_of(table) else { return Err(Vec::new()) };
         match family.kind(name) {
             Some(kind) => {
                 Ok((kind::one(family, kind), of_kind(kind, serde_json::Map::new(), true)))
             }
             None => Err(family.names().collect()),
         }
+    }
+
+    /// The kind `name` of `table`, if this build is without it.
+    pub fn left_out(&self, table: &str, name: &str) -> Option<&LeftOut> {
+        self.family_of(table)?.left_out(name)
+    }
+
+    /// The family whose kinds the table or the entries of the list choose.
+    fn family_of(&self, table: &str) -> Option<&FamilySpec> {
+        let is_meant =
+            |family: &&FamilySpec| family.table == table || family.lists.contains(&table);
+        self.families.iter().chain(&self.lists).find(is_meant)
     }
 
     /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is

@@ -2,6 +2,7 @@
 
 use figment::error::{Actual, Kind};
 
+use crate::config::kind::FamilySpec;
 use crate::config::suggest::{any_of, closest};
 
 /// The reason why a value is wrong and, if there is one, a remedy. `allowed` are the words that the
@@ -45,18 +46,22 @@ pub(crate) fn not_one_of<'a>(
 /// Kinds that are named one by one where another was written.
 const MAX_NAMED: usize = 8;
 
-/// The reason why the name of a kind is wrong, and the name that was probably meant.
+/// The reason why the name of a kind of `family` is wrong, and the name among `names` that was
+/// probably meant.
 pub(crate) fn not_a_kind<'a>(
-    noun: &str,
+    family: &FamilySpec,
     written: &str,
     names: impl Iterator<Item = &'a str> + Clone,
 ) -> (String, Option<String>) {
+    if let Some(kind) = family.left_out(written) {
+        return (kind.to_string(), Some(kind.help()));
+    }
     let (what, help) = not_one_of(written, names.clone());
     if names.clone().count() <= MAX_NAMED {
         return (what, help);
     }
     let all = || format!("choose one of {}", names.collect::<Vec<_>>().join(", "));
-    (format!("no {noun} is called `{written}`"), Some(help.unwrap_or_else(all)))
+    (format!("no {} is called `{written}`", family.noun), Some(help.unwrap_or_else(all)))
 }
 
 /// serde's names of the numbers from 0.

@@ -13,6 +13,7 @@ use crate::config::{
 use super::Kinds;
 use crate::user_error::{ErrorPage, ExitCode};
 
+mod left_out;
 mod lists;
 mod losses;
 mod misspelt;

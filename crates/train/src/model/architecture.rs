@@ -138,7 +138,7 @@ impl Head {
 }
 
 /// Description of `model.backbone_mode`, for all models that have it.
-pub(super) const BACKBONE_MODE: &str = "mode of a frozen backbone while the head trains. \
+pub const BACKBONE_MODE: &str = "mode of a frozen backbone while the head trains. \
     \"train\": `BatchNorm` uses batch statistics, and its running statistics keep moving, as in \
     PyTorch if only `requires_grad` is False. \"eval\": as after `backbone.eval()`: it uses its \
     running statistics, which do not change, and no dropout. Default: \"train\", but \"eval\" for \
@@ -156,10 +156,7 @@ pub enum BackboneMode {
 }
 
 /// Refuses a mode for a backbone that is not frozen.
-pub(super) fn check_backbone_mode(
-    is_frozen: bool,
-    mode: Option<BackboneMode>,
-) -> Vec<OptionConflict> {
+pub fn check_backbone_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<OptionConflict> {
     let wrong = || OptionConflict {
         key: "backbone_mode",
         with: &["freeze_backbone"],
@@ -470,7 +467,7 @@ pub(super) fn image_shape(input: &[usize]) -> CandleResult<[usize; 3]> {
 }
 
 /// Checks that `heads` of attention divide the width of a model.
-pub(super) fn check_heads(width: usize, heads: usize) -> CandleResult<()> {
+pub fn check_heads(width: usize, heads: usize) -> CandleResult<()> {
     if heads == 0 || !width.is_multiple_of(heads) {
         bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
     }

@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::speech::{frames_and_lengths, frames_and_lengths_onnx};
+use super::padded_frames::{frames_and_lengths, frames_and_lengths_onnx};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::{Kind, Spec};
 use crate::model::layers::{Layers, Node, Site, run, run_onnx};

@@ -48,12 +48,10 @@
 mod airbench94;
 mod architecture;
 mod cnn;
-mod conformer;
 mod convnext;
 mod dlinear;
 mod efficientnet;
 mod informer_encoder;
-mod fastconformer;
 mod gpt;
 mod graph;
 mod hub;
@@ -64,14 +62,13 @@ mod llama;
 mod mlp;
 mod mobilenet_v3;
 mod names;
-mod nest;
+pub mod padded_frames;
 mod patchtst;
 pub mod peft;
 mod pretrained;
 mod recurrent;
 mod resnet;
 mod series;
-mod speech;
 #[cfg(test)]
 mod tests;
 mod timebridge;
@@ -86,7 +83,10 @@ use crate::registry::Registry;
 use crate::rng::Key;
 
 pub use airbench94::{Airbench94Config, Width};
-pub use architecture::{Architecture, BackboneMode, Error, Head, ModelFamily, Models};
+pub use architecture::{
+    Architecture, BACKBONE_MODE, BackboneMode, Error, Head, ModelFamily, Models,
+    check_backbone_mode, check_heads,
+};
 pub use cnn::SimpleCnnConfig;
 pub use convnext::{ConvNextConfig, ConvNextSize};
 pub use dlinear::DLinearConfig;
@@ -99,13 +99,11 @@ pub use llama::{LlamaConfig, RopeScaling, RopeType};
 pub use mlp::MlpConfig;
 pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
 pub use names::{ExportedWeights, Library, Naming};
-pub use nest::{Nest, NestConfig};
 pub use patchtst::PatchTstConfig;
 pub use peft::Lora;
 pub use pretrained::{DescriptionError, InferredOptions, PretrainedError, inherited_options};
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use resnet::{Backbone, Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
-pub use speech::FastConformerConfig;
 pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};
 pub use whitening::Whitening;
@@ -198,8 +196,6 @@ impl Default for Models {
         all.add::<GptConfig>();
         all.add::<LlamaConfig>();
         all.add::<GraphConfig>();
-        all.add::<NestConfig>();
-        all.add::<FastConformerConfig>();
         all
     }
 }

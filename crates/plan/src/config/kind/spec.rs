@@ -1,5 +1,7 @@
 //! Kinds as data: names, options and rules, derived from their types; and families of kinds.
 
+use std::fmt;
+
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
@@ -165,12 +167,41 @@ pub struct FamilySpec {
     pub entry_key: Option<&'static str>,
     /// Kinds, in the order of their registration.
     pub kinds: Vec<Spec>,
+    /// Kinds that this build of the program is without.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A kind that a build is without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The value of `name`.
+    pub name: &'static str,
+    /// The feature of cargo that brings it.
+    pub feature: &'static str,
+}
+
+impl LeftOut {
+    /// The remedy.
+    pub fn help(&self) -> String {
+        format!("build it with `--features {}`", self.feature)
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this build of ddprun is without `{}`", self.name)
+    }
 }
 
 impl FamilySpec {
     /// The kind called `name`.
     pub fn kind(&self, name: &str) -> Option<&Spec> {
         self.kinds.iter().find(|kind| kind.name == name)
+    }
+
+    /// The kind called `name`, if this build is without it.
+    pub fn left_out(&self, name: &str) -> Option<&LeftOut> {
+        self.left_out.iter().find(|kind| kind.name == name)
     }
 
     /// Names of all kinds.

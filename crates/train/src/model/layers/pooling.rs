@@ -12,7 +12,7 @@ use crate::model::layers::window::{Padding, Slide, both, shown};
 use crate::model::layers::{
     Flow, Forward, InferredLayer, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
-use crate::model::speech::{mean_within, mean_within_onnx};
+use crate::model::padded_frames::{mean_within, mean_within_onnx};
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Sliding, Value};
 use crate::ops::{self, MAX_PIXELS, Means, ResampleWeights, Rounding, SlidingWindow};

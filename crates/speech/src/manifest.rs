@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
-use crate::error::Error;
-use crate::read;
-use crate::sources::speech::audio::Span;
-use crate::sources::speech::utterances::{UNNAMED, Utterance};
+use crate::audio::Span;
+use crate::data::{Error, read_table};
+use crate::utterances::{UNNAMED, Utterance};
 
 const EXPECTED: &str =
     "lines such as {\"audio_filepath\": \"a.wav\", \"duration\": 2.5}, as NeMo's manifests have";
@@ -25,32 +24,32 @@ const MAX_LOOKED_AT: usize = 100_000;
 
 /// Selection of entries of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     /// Seconds of the shortest and of the longest utterance.
-    pub(super) min_duration: Option<f64>,
-    pub(super) max_duration: Option<f64>,
+    pub(crate) min_duration: Option<f64>,
+    pub(crate) max_duration: Option<f64>,
     /// The key that holds the class.
-    pub(super) label_key: Option<String>,
+    pub(crate) label_key: Option<String>,
     /// The key that holds the speaker, of utterances that are held back together.
-    pub(super) group: Option<String>,
+    pub(crate) group: Option<String>,
 }
 
 /// Utterances of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Manifest {
-    pub(super) utterances: Vec<Utterance>,
+pub(crate) struct Manifest {
+    pub(crate) utterances: Vec<Utterance>,
     /// The line of each.
-    pub(super) lines: Vec<u64>,
+    pub(crate) lines: Vec<u64>,
     /// Utterances that were left out.
-    pub(super) shorter: usize,
-    pub(super) longer: usize,
+    pub(crate) shorter: usize,
+    pub(crate) longer: usize,
     /// The key that names speakers, if one is among those that usually do.
-    pub(super) speaker_key: Option<&'static str>,
+    pub(crate) speaker_key: Option<&'static str>,
 }
 
 /// The utterances of the manifest at `path`.
-pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
-    let bytes = read::table("the manifest", path, EXPECTED)?;
+pub(crate) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
+    let bytes = read_table("the manifest", path, EXPECTED)?;
     let mut found = Manifest::default();
     let mut folder = None;
     let mut first: Option<(u64, bool)> = None;
@@ -81,7 +80,7 @@ pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
 }
 
 /// Refuses recordings that do not exist, before anything starts.
-pub(super) fn check_files(path: &Path, manifest: &Manifest) -> Result<(), Error> {
+pub(crate) fn check_files(path: &Path, manifest: &Manifest) -> Result<(), Error> {
     let Manifest { utterances, lines, .. } = manifest;
     let looked_at = utterances.par_iter().take(MAX_LOOKED_AT);
     let Some(i) = looked_at.position_first(|utterance| !utterance.path.is_file()) else {
@@ -183,7 +182,7 @@ impl Manifest {
     }
 
     /// Seconds of the longest utterance.
-    pub(super) fn longest(&self) -> f64 {
+    pub(crate) fn longest(&self) -> f64 {
         let seconds = |utterance: &Utterance| utterance.span.map_or(0.0, |span| span.duration);
         self.utterances.iter().map(seconds).fold(0.0, f64::max)
     }

@@ -15,10 +15,8 @@ use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
 use symphonia::core::units::Timestamp;
 
-use crate::error::SampleError;
-use crate::read;
-use crate::read::caught;
-use crate::sources::speech::wav::Wav;
+use crate::data::{SampleError, catch_panic, open_file};
+use crate::wav::Wav;
 
 /// Endings of the names of recordings.
 const ENDINGS: [&str; 5] = ["wav", "flac", "ogg", "oga", "mp3"];
@@ -33,16 +31,16 @@ const PREROLL: usize = 16 << 10;
 /// Samples a second, and samples of each channel; of an MP3 file without a count, as many as its
 /// size lets expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) rate: u32,
-    pub(super) samples: usize,
+pub(crate) struct Header {
+    pub(crate) rate: u32,
+    pub(crate) samples: usize,
 }
 
 /// A part of a recording in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Span {
-    pub(super) offset: f64,
-    pub(super) duration: f64,
+pub(crate) struct Span {
+    pub(crate) offset: f64,
+    pub(crate) duration: f64,
 }
 
 /// True if a file of this name should be a recording.
@@ -52,7 +50,7 @@ pub(crate) fn is_named_so(path: &Path) -> bool {
 }
 
 /// Reads the header of the recording at `path`, and no more of the file than that needs.
-pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
+pub(crate) fn header(path: &Path) -> Result<Header, SampleError> {
     reading(path, |mut recording| {
         let samples = match recording.samples {
             Some(samples) => samples,
@@ -63,7 +61,7 @@ pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
 }
 
 /// Rate and samples of `span` of the recording, all if there is none; at most `seconds`.
-pub(super) fn samples(
+pub(crate) fn samples(
     path: &Path,
     span: Option<Span>,
     seconds: f64,
@@ -102,7 +100,7 @@ fn reading<T>(
     work: impl Fn(Recording) -> Result<T, RecordingError>,
 ) -> Result<T, SampleError> {
     // The decoders are a library's; what they panic about is an error like their others.
-    let once = || caught(|| Ok(Recording::open(path).and_then(&work)));
+    let once = || catch_panic(|| Ok(Recording::open(path).and_then(&work)));
     let mut found = once();
     if let Ok(Err(RecordingError::Io(error))) = &found
         && error.raw_os_error() == Some(libc::EIO)
@@ -129,7 +127,7 @@ struct Recording {
 
 impl Recording {
     fn open(path: &Path) -> Result<Self, RecordingError> {
-        let mut file = read::open(path).map_err(RecordingError::Io)?;
+        let mut file = open_file(path).map_err(RecordingError::Io)?;
         let source: Box<dyn MediaSource> = match Wav::open(&mut file).map_err(RecordingError::Io)? {
             Some(wav) => Box::new(wav),
             None => Box::new(file),

@@ -17,7 +17,7 @@ struct Kernel {
 }
 
 /// `samples` of `from` samples a second at `to` samples a second.
-pub(super) fn resampled(samples: Vec<f32>, from: u32, to: u32) -> Vec<f32> {
+pub(crate) fn resampled(samples: Vec<f32>, from: u32, to: u32) -> Vec<f32> {
     if from == to {
         return samples;
     }
@@ -63,7 +63,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::speech::tests::{Resampled, golden};
+    use crate::tests::{Resampled, golden};
 
     #[test]
     fn samples_are_torchaudios() {

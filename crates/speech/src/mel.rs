@@ -18,7 +18,7 @@ const STD_EPS: f64 = 1e-5;
 
 /// All that the features of speech at `rate` samples a second are made by, in the words of librosa
 /// and torchaudio.
-pub(super) fn described(rate: u32) -> Vec<(&'static str, Value)> {
+pub(crate) fn described(rate: u32) -> Vec<(&'static str, Value)> {
     let length = samples(WINDOW, rate);
     let hop = samples(HOP, rate);
     vec![

@@ -11,10 +11,10 @@ use candle_core::{D, Device, Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
-use super::speech::{frames_and_lengths, frames_and_lengths_onnx, frames_and_mels};
-use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
+use crate::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes, frames_and_mels};
+use crate::model::padded_frames::{frames_and_lengths, frames_and_lengths_onnx};
+use crate::model::{Architecture, Comparison, Model};
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
 use crate::onnx::{Graph, Value};
 use crate::ops::Window;

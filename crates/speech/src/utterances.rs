@@ -7,16 +7,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::audio::{self, Span};
 use crate::config::kind::Options;
-use crate::error::{SampleError, shown};
-use crate::listing::paths::Paths;
+use crate::data::{
+    Dataset, Paths, SampleError, SplitUnits, Splittable, Target, numbered, shown_path,
+};
+use crate::mel::LogMel;
+use crate::noise::{self, Augmentation};
+use crate::resample::resampled;
 use crate::rng::{Key, Stream};
-use crate::sources::holdout::{SplitUnits, Splittable, numbered};
-use crate::sources::speech::audio::{self, Span};
-use crate::sources::speech::mel::LogMel;
-use crate::sources::speech::noise::{self, Augmentation};
-use crate::sources::speech::resample::resampled;
-use crate::{Dataset, Target};
 
 /// Frames are padded to a multiple of this.
 const MULTIPLE: usize = 16;
@@ -25,24 +24,24 @@ const BEYOND: f64 = 0.01;
 
 /// Properties that all utterances share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AudioLimits {
+pub(crate) struct AudioLimits {
     /// Samples a second.
-    pub(super) rate: u32,
+    pub(crate) rate: u32,
     /// Samples of the longest utterance; what is longer is cut.
-    pub(super) samples: usize,
+    pub(crate) samples: usize,
 }
 
 impl AudioLimits {
     /// Reads the limits from the survey's results.
-    pub(super) fn of(found: &Options) -> Option<Self> {
+    pub(crate) fn of(found: &Options) -> Option<Self> {
         let number = |name: &str| found.get(name)?.as_u64();
         Some(Self { rate: number("rate")? as u32, samples: number("samples")? as usize })
     }
 }
 
 /// Features of the first second of the file at `path`.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
+#[cfg(feature = "fuzzing")]
+pub fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
     let header = audio::header(path)?;
     let middle = header.samples as f64 / f64::from(header.rate) / 2.0;
     drop(audio::samples(path, Some(Span { offset: middle, duration: 1.0 }), 1.0)?);
@@ -53,13 +52,13 @@ pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
 }
 
 /// Samples of recordings, at one rate.
-pub(super) struct Clips {
+pub(crate) struct Clips {
     recordings: Recordings,
     measured: AudioLimits,
 }
 
 impl Clips {
-    pub(super) fn new(recordings: Recordings, measured: AudioLimits) -> Self {
+    pub(crate) fn new(recordings: Recordings, measured: AudioLimits) -> Self {
         Self { recordings, measured }
     }
 
@@ -101,7 +100,7 @@ impl Clips {
 }
 
 /// One part of the data.
-pub(super) struct Utterances {
+pub(crate) struct Utterances {
     clips: Clips,
     /// Recorded noise to mix in; noise is generated if there is none.
     noise: Option<Arc<Clips>>,
@@ -110,7 +109,7 @@ pub(super) struct Utterances {
 }
 
 impl Utterances {
-    pub(super) fn new(clips: Clips, noise: Option<Arc<Clips>>, mel: Arc<LogMel>) -> Self {
+    pub(crate) fn new(clips: Clips, noise: Option<Arc<Clips>>, mel: Arc<LogMel>) -> Self {
         let frames = mel.frames(clips.measured.samples).next_multiple_of(MULTIPLE);
         let shape = [2, frames + 1, mel.bands()];
         Self { clips, noise, mel, shape }
@@ -153,9 +152,9 @@ impl Dataset for Utterances {
         let path = self.clips.recordings.get(index).0;
         match self.clips.recordings.span(index) {
             Some(span) if span.offset > 0.0 => {
-                format!("`{}` from {} s on", shown(&path), span.offset)
+                format!("`{}` from {} s on", shown_path(&path), span.offset)
             }
-            _ => format!("`{}`", shown(&path)),
+            _ => format!("`{}`", shown_path(&path)),
         }
     }
 
@@ -187,22 +186,22 @@ impl Dataset for Utterances {
 }
 
 /// The class of utterances that name none.
-pub(super) const UNNAMED: &str = "speech";
+pub(crate) const UNNAMED: &str = "speech";
 
 /// A recording or a part of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Utterance {
-    pub(super) path: PathBuf,
-    pub(super) class: String,
+pub(crate) struct Utterance {
+    pub(crate) path: PathBuf,
+    pub(crate) class: String,
     /// The part; the whole recording if there is none.
-    pub(super) span: Option<Span>,
+    pub(crate) span: Option<Span>,
     /// Speaker, if known.
-    pub(super) speaker: Option<String>,
+    pub(crate) speaker: Option<String>,
 }
 
 /// Utterances with their labels, in their order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recordings {
+pub(crate) struct Recordings {
     files: Paths,
     /// Empty where all are whole recordings.
     spans: Vec<Span>,
@@ -227,7 +226,7 @@ impl Splittable for Recordings {
 
 impl Recordings {
     /// `utterances`, labelled by their place in `classes`, which are in order.
-    pub(super) fn labelled(utterances: &[Utterance], classes: &[String]) -> Self {
+    pub(crate) fn labelled(utterances: &[Utterance], classes: &[String]) -> Self {
         let mut all = Self::default();
         for Utterance { path, class, span, .. } in utterances {
             let label = classes.binary_search(class).unwrap_or(0);
@@ -238,23 +237,23 @@ impl Recordings {
     }
 
     /// Groups the utterances by speaker.
-    pub(super) fn grouped(self, utterances: &[Utterance]) -> Self {
+    pub(crate) fn grouped(self, utterances: &[Utterance]) -> Self {
         let speakers: Vec<String> =
             utterances.iter().filter_map(|utterance| utterance.speaker.clone()).collect();
         Self { groups: numbered(&speakers).unwrap_or_default(), ..self }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
     /// File and label of an utterance.
-    pub(super) fn get(&self, index: usize) -> (PathBuf, u32) {
+    pub(crate) fn get(&self, index: usize) -> (PathBuf, u32) {
         self.files.get(index)
     }
 
     /// The part of its file.
-    pub(super) fn span(&self, index: usize) -> Option<Span> {
+    pub(crate) fn span(&self, index: usize) -> Option<Span> {
         self.spans.get(index).copied()
     }
 }

@@ -16,7 +16,7 @@ const UNKNOWN: u32 = 0x7FFF_0000;
 const MAX_FORMAT: u32 = 4096;
 
 /// A WAV file of its format and its samples alone.
-pub(super) struct Wav {
+pub(crate) struct Wav {
     head: Vec<u8>,
     file: File,
     /// Offset of the samples in the file, and their bytes.
@@ -27,7 +27,7 @@ pub(super) struct Wav {
 
 impl Wav {
     /// `None` if the file is none, or one whose chunks are not found; it is then where it was.
-    pub(super) fn open(file: &mut File) -> io::Result<Option<Self>> {
+    pub(crate) fn open(file: &mut File) -> io::Result<Option<Self>> {
         let found = Self::find(file);
         file.rewind()?;
         match found {

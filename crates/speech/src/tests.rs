@@ -4,48 +4,47 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::Speech;
+use crate::audio::{self, Span};
 use crate::config::kind::Options;
-use crate::error::Error;
+use crate::data::{
+    DataSource, Dataset, Error, OpenRequest, Splits, Survey, SurveyRequest, Target, Transforms,
+};
+use crate::folder::class;
 use crate::plan::{SplitPlan, Targets};
 use crate::rng::{Key, Purpose};
-use crate::sources::source::{DataSource, OpenRequest, Survey, SurveyRequest};
-use crate::sources::speech::Speech;
-use crate::sources::speech::audio::{self, Span};
-use crate::sources::speech::folder::class;
-use crate::transform::Transforms;
-use crate::{Dataset, Splits, Target};
 
 /// Recordings as libsndfile reads them, and resampled ones as torchaudio's
 /// (`tests/golden/audio.py`).
 #[derive(Deserialize)]
-pub(super) struct Golden {
-    pub(super) files: Vec<GoldenFile>,
-    pub(super) resampled: Vec<Resampled>,
+pub(crate) struct Golden {
+    pub(crate) files: Vec<GoldenFile>,
+    pub(crate) resampled: Vec<Resampled>,
 }
 
 /// A file of `tests/golden/audio`: squares in eight equal parts, and samples of the middle.
 #[derive(Deserialize)]
-pub(super) struct GoldenFile {
-    pub(super) name: String,
-    pub(super) rate: u32,
-    pub(super) n: usize,
-    pub(super) parts: Vec<f64>,
-    pub(super) middle: Vec<f64>,
+pub(crate) struct GoldenFile {
+    pub(crate) name: String,
+    pub(crate) rate: u32,
+    pub(crate) n: usize,
+    pub(crate) parts: Vec<f64>,
+    pub(crate) middle: Vec<f64>,
 }
 
 /// 2000 samples at one rate, at another.
 #[derive(Deserialize)]
-pub(super) struct Resampled {
-    pub(super) from: u32,
-    pub(super) to: u32,
-    pub(super) n: usize,
-    pub(super) first: Vec<f64>,
-    pub(super) last: Vec<f64>,
-    pub(super) energy: f64,
+pub(crate) struct Resampled {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) n: usize,
+    pub(crate) first: Vec<f64>,
+    pub(crate) last: Vec<f64>,
+    pub(crate) energy: f64,
 }
 
-pub(super) fn golden() -> Golden {
-    serde_json::from_str(include_str!("../../../../../tests/golden/audio.json")).unwrap()
+pub(crate) fn golden() -> Golden {
+    serde_json::from_str(include_str!("../../../tests/golden/audio.json")).unwrap()
 }
 
 fn golden_path(name: &str) -> PathBuf {

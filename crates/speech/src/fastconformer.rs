@@ -5,67 +5,14 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::conformer::{Block, Sizes as BlockSizes};
+use crate::conformer::{Block, Sizes as BlockSizes};
+use crate::frames::{Frames, FramesOnnx};
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Nonlinearity};
-use crate::onnx::{Attribute, Graph, Value};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Window};
 
 /// Number of input frames per encoded frame.
-pub(super) const SUBSAMPLING_FACTOR: usize = 8;
-
-/// Number of frames of each sample of a batch without padding.
-pub(super) struct Frames(Vec<usize>);
-
-impl Frames {
-    /// x (n, frames, ...) with zeros for padding.
-    pub(super) fn hide(&self, x: &Tensor) -> Result<Tensor> {
-        ops::hide_padding(x, &self.0)
-    }
-
-    /// x (n, heads, frames, frames) with `value` for pairs with padding.
-    pub(super) fn hide_pairs(&self, x: &Tensor, value: f64) -> Result<Tensor> {
-        ops::hide_pairs(x, &self.0, value as f32)
-    }
-}
-
-/// [`Frames`] in a graph of ONNX.
-pub(super) struct FramesOnnx {
-    /// (n, frames, 1)
-    keep: Value,
-    /// (n, 1, frames, frames)
-    pairs: Value,
-}
-
-impl FramesOnnx {
-    /// `lengths` (n, 1) of samples that were padded to `most` frames.
-    fn new(graph: &mut Graph, lengths: &Value, most: usize) -> Self {
-        let is_real = graph.is_within(most, lengths);
-        let is_real = graph.unary("Cast", &is_real, &[Attribute::Int("to", 1)]);
-        let keep = graph.unsqueezed(&is_real, &[2]);
-        let across = graph.unsqueezed(&is_real, &[1]);
-        let pairs = graph.matmul(&keep, &across);
-        Self { keep, pairs: graph.unsqueezed(&pairs, &[1]) }
-    }
-
-    /// [`Frames::hide`]
-    pub(super) fn hide(&self, graph: &mut Graph, x: &Value) -> Value {
-        let keep =
-            if x.rank() == 4 { graph.unsqueezed(&self.keep, &[3]) } else { self.keep.clone() };
-        graph.mul(x, &keep)
-    }
-
-    /// [`Frames::hide_pairs`]
-    pub(super) fn hide_pairs(&self, graph: &mut Graph, x: &Value, value: f64) -> Value {
-        let hidden = graph.mul(x, &self.pairs);
-        if value == 0.0 {
-            return hidden;
-        }
-        let instead = graph.scaled(&self.pairs, -value);
-        let value = graph.scalar(value);
-        let instead = graph.add(&instead, &value);
-        graph.add(&hidden, &instead)
-    }
-}
+pub(crate) const SUBSAMPLING_FACTOR: usize = 8;
 
 /// [`halved`] of lengths in a graph of ONNX.
 fn halved_onnx(graph: &mut Graph, lengths: &Value) -> Value {
@@ -82,18 +29,18 @@ fn halved(length: usize) -> usize {
 
 /// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) width: usize,
-    pub(super) heads: usize,
-    pub(super) layers: usize,
+pub(crate) struct Sizes {
+    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    pub(crate) layers: usize,
     /// Kernel size of a block's convolution.
-    pub(super) kernel: usize,
+    pub(crate) kernel: usize,
     /// Channels of the subsampling convolutions.
-    pub(super) channels: usize,
-    pub(super) dropout: f64,
+    pub(crate) channels: usize,
+    pub(crate) dropout: f64,
 }
 
-pub(super) struct FastConformer {
+pub(crate) struct FastConformer {
     conv: [Conv2d; 5],
     out: Linear,
     layers: Vec<Block>,
@@ -103,7 +50,7 @@ pub(super) struct FastConformer {
 
 impl FastConformer {
     /// For `frames` features of `mels` numbers.
-    pub(super) fn new(sizes: Sizes, builder: &Builder, [frames, mels]: [usize; 2]) -> Result<Self> {
+    pub(crate) fn new(sizes: Sizes, builder: &Builder, [frames, mels]: [usize; 2]) -> Result<Self> {
         let Sizes { width, heads, layers, kernel, channels, dropout } = sizes;
         if !mels.is_multiple_of(SUBSAMPLING_FACTOR) {
             bail!("`n_mels` = {mels} is not a multiple of {SUBSAMPLING_FACTOR}");
@@ -141,7 +88,7 @@ impl FastConformer {
     }
 
     /// x (n, frames, mels) with their `lengths` -> (n, frames / 8, width) and the lengths of these.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         x: &Tensor,
         lengths: &[usize],
@@ -178,7 +125,7 @@ impl FastConformer {
     }
 
     /// [`FastConformer::forward`] in a graph of ONNX; `lengths` (n, 1) are numbers.
-    pub(super) fn onnx(
+    pub(crate) fn onnx(
         &self,
         graph: &mut Graph,
         x: &Value,
@@ -217,6 +164,14 @@ impl FastConformer {
         let x = graph.transposed(&x, &[0, 1, 3, 2]);
         let x = graph.flattened(&x, 2);
         Ok((self.out.onnx(graph, &x)?, lengths))
+    }
+}
+
+/// Frames (without the row of the length) and mels of a sample.
+pub(crate) fn frames_and_mels(input: &[usize]) -> Result<[usize; 2]> {
+    match *input {
+        [2, rows, mels] if rows % SUBSAMPLING_FACTOR == 1 => Ok([rows - 1, mels]),
+        _ => bail!("it takes speech: use `data.name = \"speech\"`"),
     }
 }
 

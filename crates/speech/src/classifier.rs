@@ -1,22 +1,20 @@
-//! Recordings of speech and their lengths, and `fastconformer`, a classifier of them: the mean of
-//! an encoder's frames, and a linear layer, to probe what an encoder has learnt, or to fine-tune
-//! it.
-//!
-//! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
-//! the last row is the number of frames that are not padding.
+//! `fastconformer`, a classifier of recordings: the mean of an encoder's frames, and a linear layer,
+//! to probe what an encoder has learnt, or to fine-tune it.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::architecture::{BACKBONE_MODE, BackboneMode, check_backbone_mode};
-use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
-use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, OptionConflict};
+use crate::fastconformer::{FastConformer, Sizes, frames_and_mels};
+use crate::model::padded_frames::{
+    frames_and_lengths, frames_and_lengths_onnx, mean_within, mean_within_onnx,
+};
+use crate::model::{Architecture, BACKBONE_MODE, BackboneMode, Head, Model, check_backbone_mode};
 use crate::nn::{Builder, ForwardContext, Linear};
-use crate::onnx::{Attribute, Graph, Value};
+use crate::onnx::{Graph, Value};
 use crate::plan::{Modality, ModelPlan};
 
 /// `FastConformer` with a linear layer on the mean of its frames: classes of speech.
@@ -133,64 +131,4 @@ impl Model for Classifier {
         let mean = mean_within_onnx(graph, &encoded, &lengths);
         self.head.onnx(graph, &mean)
     }
-}
-
-/// Frames (without the row of the length) and mels of a sample.
-pub(super) fn frames_and_mels(input: &[usize]) -> Result<[usize; 2]> {
-    match *input {
-        [2, rows, mels] if rows % SUBSAMPLING_FACTOR == 1 => Ok([rows - 1, mels]),
-        _ => bail!("it takes speech: use `data.name = \"speech\"`"),
-    }
-}
-
-/// Clean (0) or noisy (1) speech of a batch, (n, frames, mels), and the lengths of its samples.
-pub(super) fn frames_and_lengths(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
-    let (_, _, rows, _) = inputs.dims4()?;
-    let speech = inputs.narrow(1, kind, 1)?.squeeze(1)?;
-    let lengths = speech.narrow(1, rows - 1, 1)?.narrow(2, 0, 1)?.flatten_all()?;
-    let lengths = lengths.to_vec1::<f32>()?.into_iter().map(|length| length as usize).collect();
-    Ok((speech.narrow(1, 0, rows - 1)?.contiguous()?, lengths))
-}
-
-/// [`frames_and_lengths`] in a graph of ONNX; lengths are (n, 1).
-pub(super) fn frames_and_lengths_onnx(
-    graph: &mut Graph,
-    inputs: &Value,
-    kind: usize,
-) -> (Value, Value) {
-    let rows = inputs.dims()[2].unwrap_or(1);
-    let speech = graph.narrowed(inputs, 1, kind, 1);
-    let speech = graph.squeezed(&speech, &[1]);
-    let last = graph.narrowed(&speech, 1, rows - 1, 1);
-    let last = graph.squeezed(&last, &[1]);
-    let lengths = graph.narrowed(&last, 1, 0, 1);
-    let lengths = graph.unary("Floor", &lengths, &[]);
-    (graph.narrowed(&speech, 1, 0, rows - 1), lengths)
-}
-
-/// Mean over the first `lengths[i]` steps of sample i, at least one: x (n, steps, c) -> (n, c).
-pub(super) fn mean_within(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-    let steps = x.dim(1)?;
-    let share = |&length: &usize| {
-        let length = length.clamp(1, steps);
-        (0..steps).map(move |step| if step < length { 1.0 / length as f32 } else { 0.0 })
-    };
-    let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
-    let shares = Tensor::from_vec(shares, (lengths.len(), steps, 1), x.device())?;
-    x.broadcast_mul(&shares)?.sum(1)
-}
-
-/// [`mean_within`] in a graph of ONNX; lengths are (n, 1).
-pub(super) fn mean_within_onnx(graph: &mut Graph, x: &Value, lengths: &Value) -> Value {
-    let steps = x.dims()[1].unwrap_or(1);
-    let [least, most] = [1.0, steps as f64].map(|limit| graph.scalar(limit));
-    let lengths = graph.binary("Max", lengths, &least);
-    let lengths = graph.binary("Min", &lengths, &most);
-    let is_own = graph.is_within(steps, &lengths);
-    let is_own = graph.unary("Cast", &is_own, &[Attribute::Int("to", 1)]);
-    let shares = graph.div(&is_own, &lengths);
-    let shares = graph.unsqueezed(&shares, &[2]);
-    let shared = graph.mul(x, &shares);
-    let mean = graph.reduced("ReduceSum", &shared, &[1]);
-    graph.squeezed(&mean, &[1])
 }

@@ -9,8 +9,8 @@
 
 use candle_core::{Error, Result, Tensor, bail};
 
-use super::architecture::check_heads;
-use super::fastconformer::{Frames, FramesOnnx};
+use crate::frames::{Frames, FramesOnnx};
+use crate::model::check_heads;
 use crate::nn::{
     BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, ForwardContext, Init, LayerNorm, Linear,
     Nonlinearity, Param,
@@ -23,16 +23,16 @@ const MASKED_SCORE: f64 = -1e4;
 
 /// Sizes of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) width: usize,
-    pub(super) heads: usize,
-    pub(super) kernel: usize,
+pub(crate) struct Sizes {
+    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    pub(crate) kernel: usize,
     /// Frames of a sample.
-    pub(super) frames: usize,
-    pub(super) dropout: f64,
+    pub(crate) frames: usize,
+    pub(crate) dropout: f64,
 }
 
-pub(super) struct Block {
+pub(crate) struct Block {
     norms: [LayerNorm; 5],
     feed_forward: [FeedForward; 2],
     attention: RelativeAttention,
@@ -44,7 +44,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(builder: &Builder, sizes: Sizes) -> Result<Self> {
+    pub(crate) fn new(builder: &Builder, sizes: Sizes) -> Result<Self> {
         let norm = |name: &str| LayerNorm::new(&builder.pp(name), sizes.width);
         let dropout = |name: &str| Dropout::new(&builder.pp(name), sizes.dropout);
         let feed_forward = |name: &str| FeedForward::new(&builder.pp(name), sizes);
@@ -69,7 +69,7 @@ impl Block {
     }
 
     /// x (n, frames, width) -> the same shape; `positions` (2 frames - 1, width).
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         x: &Tensor,
         positions: &Tensor,
@@ -91,7 +91,7 @@ impl Block {
     }
 
     /// [`Block::forward`] in a graph of ONNX.
-    pub(super) fn onnx(
+    pub(crate) fn onnx(
         &self,
         graph: &mut Graph,
         x: &Value,

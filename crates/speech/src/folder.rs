@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
-use crate::sources::speech::audio;
-use crate::sources::speech::utterances::{UNNAMED, Utterance};
-use crate::walk::files_below;
+use crate::audio;
+use crate::data::{Error, files_below};
+use crate::utterances::{UNNAMED, Utterance};
 
 /// Folders below a root that are looked into.
 const MAX_DEPTH: usize = 8;
 const EXPECTED: &str = "WAV, FLAC, OGG or MP3 files, or folders of them";
 
 /// The utterances of the folder `root`; `group_part` of the name of each says who speaks.
-pub(super) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
+pub(crate) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
     let utterance = |path: PathBuf| {
         let speaker = group_part.map(|number| {
             if let Some(part) = name_part(&path, number) {
@@ -40,7 +39,7 @@ fn name_part(path: &Path, number: usize) -> Option<&str> {
 
 /// The part of file names that probably names speakers, with an example and how many there are: it
 /// says something else than the class, occurs again and again, and is no count of takes.
-pub(super) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String, usize)> {
+pub(crate) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String, usize)> {
     const MAX_PARTS: usize = 8;
     (1..=MAX_PARTS).find_map(|number| {
         let parts: Option<Vec<&str>> =
@@ -56,7 +55,7 @@ pub(super) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String
 }
 
 /// All recordings below `root`, in order, without what begins with a dot.
-pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =
         || Error::Missing { what: "the folder of speech", path: root.into(), expected: EXPECTED };
     if !root.exists() {
@@ -72,14 +71,14 @@ pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// True if the class is in the file names of `root` itself.
-pub(super) fn names_classes(root: &Path, utterances: &[Utterance]) -> bool {
+pub(crate) fn names_classes(root: &Path, utterances: &[Utterance]) -> bool {
     let is_named =
         |utterance: &Utterance| utterance.path.parent() == Some(root) && utterance.class != UNNAMED;
     utterances.iter().any(is_named)
 }
 
 /// Class of `file`.
-pub(super) fn class(root: &Path, file: &Path) -> String {
+pub(crate) fn class(root: &Path, file: &Path) -> String {
     let text =
         |name: Option<&std::ffi::OsStr>| name.unwrap_or_default().to_string_lossy().into_owned();
     match file.parent() {

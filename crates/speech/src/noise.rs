@@ -16,7 +16,7 @@ const COLOUR: f64 = 0.9;
 
 /// Sound that is mixed into an utterance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Augmentation {
+pub(crate) enum Augmentation {
     /// Nothing.
     None,
     Noise,
@@ -25,7 +25,7 @@ pub(super) enum Augmentation {
 }
 
 /// Draws what is mixed into an utterance of a set of `n`.
-pub(super) fn draw(draws: &mut Stream, n: usize) -> Augmentation {
+pub(crate) fn draw(draws: &mut Stream, n: usize) -> Augmentation {
     let is_augmented = draws.uniform() < AUGMENTED;
     let is_noise = draws.uniform() < NOISE;
     let other = draws.below(n as u64) as usize;
@@ -37,7 +37,7 @@ pub(super) fn draw(draws: &mut Stream, n: usize) -> Augmentation {
 }
 
 /// `n` samples of noise.
-pub(super) fn generated(draws: &mut Stream, n: usize) -> Vec<f32> {
+pub(crate) fn generated(draws: &mut Stream, n: usize) -> Vec<f32> {
     let mut last = 0.0;
     let next = |_| {
         last = COLOUR * last + draws.normal();
@@ -48,7 +48,7 @@ pub(super) fn generated(draws: &mut Stream, n: usize) -> Vec<f32> {
 
 /// Adds a part of `other`, repeated where it is too short, to half of `speech`, at a drawn
 /// loudness.
-pub(super) fn mix(speech: &mut [f32], other: &[f32], kind: Augmentation, draws: &mut Stream) {
+pub(crate) fn mix(speech: &mut [f32], other: &[f32], kind: Augmentation, draws: &mut Stream) {
     let length = (speech.len() as f64 * LENGTH) as usize;
     let [low, high] = if kind == Augmentation::Noise { OVER_NOISE } else { OVER_SPEAKER };
     let decibels = draws.range(low, high);

@@ -10,19 +10,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::audio::{self, Header};
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
-use crate::error::{Error, SampleError};
-use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
+use crate::data::{
+    DataSource, Dataset, Error, Files, InputFiles, InputItem, InputItems, Inputs, OpenRequest,
+    Parts, PredictionKind, PredictionRequest, SampleError, Splits, Survey, SurveyRequest,
+    has_ending, input_files,
+};
+use crate::folder;
+use crate::manifest::{self, Filter, Manifest};
+use crate::mel::{self, LogMel};
 use crate::plan::SplitPlan;
-use crate::sources::holdout::Parts;
-use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::speech::audio::{self, Header};
-use crate::sources::speech::folder;
-use crate::sources::speech::manifest::{self, Filter, Manifest};
-use crate::sources::speech::mel::{self, LogMel};
-use crate::sources::speech::utterances::{AudioLimits, Clips, Utterances};
-use crate::sources::speech::utterances::{Recordings, Utterance};
-use crate::{Dataset, Splits};
+use crate::utterances::{AudioLimits, Clips, Recordings, Utterance, Utterances};
 
 /// Samples a second of the utterances of manifests, as NeMo's.
 const RATE: u32 = 16_000;
@@ -447,11 +446,11 @@ impl Speech {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
         let mut utterances = Vec::new();
         let mut items = Vec::new();
-        let inputs::InputFiles { files, notes } = inputs::files(paths, what, &audio::is_named_so)?;
+        let InputFiles { files, notes } = input_files(paths, what, &audio::is_named_so)?;
         for path in files {
             let file = Arc::from(&*path);
             let at = utterances.len();
-            if inputs::ends_with(&path, &["json", "jsonl"]) {
+            if has_ending(&path, &["json", "jsonl"]) {
                 let listed = manifest::read(&path, &Filter::default())?.utterances;
                 let row = |row: usize| Some(row as u64 + 1);
                 let item = |n| InputItem::new(&file, row(n), at + n..at + n + 1);
