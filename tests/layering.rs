@@ -85,8 +85,10 @@ fn code(line: &str) -> &str {
 }
 
 /// Packages whose modules stand in the order of the program's own.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 9] = [
     "candle_train::",
+    "ddprun_cluster::",
+    "ddprun_dashboard::",
     "ddprun_data::",
     "ddprun_host::",
     "ddprun_plan::",

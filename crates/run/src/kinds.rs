@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
+#[cfg(feature = "clusters")]
 use crate::cluster::Clusters;
 use crate::collective::{self, Backends};
 use crate::config::Vocabulary;
@@ -81,6 +82,7 @@ pub struct Kinds {
     pub methods: Methods,
     /// Pruners of trials.
     pub pruners: Pruners,
+    #[cfg(feature = "clusters")]
     pub clusters: Clusters,
 }
 
@@ -100,6 +102,7 @@ impl Default for Kinds {
             sinks: Sinks::default().sealed(),
             methods: Methods::default().sealed(),
             pruners: Pruners::default().sealed(),
+            #[cfg(feature = "clusters")]
             clusters: Clusters::default().sealed(),
         }
     }
@@ -120,6 +123,7 @@ impl Kinds {
         taken.extend(self.sinks.taken());
         taken.extend(self.methods.taken());
         taken.extend(self.pruners.taken());
+        #[cfg(feature = "clusters")]
         taken.extend(self.clusters.taken());
         taken
     }
@@ -135,7 +139,7 @@ impl Kinds {
         for kind in &mut models.kinds {
             kind.takes = self.models.takes(kind.name).to_vec();
         }
-        vec![
+        let families = vec![
             models,
             self.data.spec(),
             self.transforms.spec(),
@@ -147,8 +151,10 @@ impl Kinds {
             self.sinks.spec(),
             self.methods.spec(),
             self.pruners.spec(),
-            self.clusters.spec(),
-        ]
+        ];
+        #[cfg(feature = "clusters")]
+        let families = families.into_iter().chain([self.clusters.spec()]).collect();
+        families
     }
 
     /// Adds a layer of the model `graph`.
