@@ -375,7 +375,6 @@ pub(crate) struct ReportArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun serve\n  ddprun serve logs/quickstart --port 8000\n  \
     ddprun serve --host 0.0.0.0 --allow-remote")]
-#[cfg_attr(not(feature = "dashboard"), expect(dead_code, reason = "the command is refused"))]
 pub(crate) struct ServeArgs {
     /// Folder with runs below it, or a run, or a sweep.
     #[arg(default_value = "logs")]

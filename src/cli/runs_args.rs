@@ -86,7 +86,6 @@ pub(crate) struct RmArgs {
 #[command(after_help = "Examples:\n  ddprun submit experiments/quickstart.toml --on lab\n  \
     ddprun submit experiments/quickstart.toml train.epochs=3 --on lab --print\n  \
     ddprun submit experiments/sweep_quickstart.toml --on lab --workers 8")]
-#[cfg_attr(not(feature = "clusters"), expect(dead_code, reason = "the command is refused"))]
 pub(crate) struct SubmitArgs {
     /// Experiment file or sweep file.
     pub(crate) experiment: PathBuf,
@@ -108,7 +107,6 @@ pub(crate) struct SubmitArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun jobs\n  ddprun jobs --on lab --json")]
-#[cfg_attr(not(feature = "clusters"), expect(dead_code, reason = "the command is refused"))]
 pub(crate) struct JobsArgs {
     /// Only jobs of this cluster.
     #[arg(long, value_name = "NAME")]
@@ -117,7 +115,6 @@ pub(crate) struct JobsArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example:\n  ddprun cancel 4711")]
-#[cfg_attr(not(feature = "clusters"), expect(dead_code, reason = "the command is refused"))]
 pub(crate) struct CancelArgs {
     /// Jobs, as `ddprun jobs` lists them.
     #[arg(required = true, value_name = "JOB")]

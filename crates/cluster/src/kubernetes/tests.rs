@@ -3,7 +3,7 @@
 use test_support::skipped::python;
 
 use super::*;
-use crate::cluster::LongestSave;
+use crate::LongestSave;
 
 fn kubernetes() -> Kubernetes {
     Kubernetes {
