@@ -80,13 +80,19 @@
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
 pub use candle_train::{nn, onnx, ops};
+#[cfg(feature = "clusters")]
+pub use ddprun_cluster as cluster;
+#[cfg(feature = "dashboard")]
+use ddprun_dashboard as dashboard;
 pub use ddprun_data as data;
 use ddprun_host::{failpoint, files, transport};
 pub use ddprun_host::{memory, registry, user_error};
 use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
-pub use ddprun_run::{cluster, kinds, record, runs, sweep};
-use ddprun_run::{dashboard, doctor, export, jobs, launch, report, session, worker};
+#[cfg(feature = "clusters")]
+use ddprun_run::jobs;
+use ddprun_run::{doctor, export, launch, report, session, worker};
+pub use ddprun_run::{kinds, record, runs, sweep};
 #[cfg(feature = "speech")]
 pub use ddprun_speech as speech;
 use ddprun_train::checkpoint;

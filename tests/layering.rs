@@ -87,8 +87,10 @@ fn code(line: &str) -> &str {
 }
 
 /// Packages whose modules stand in the order of the program's own.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 11] = [
     "candle_train::",
+    "ddprun_cluster::",
+    "ddprun_dashboard::",
     "ddprun_data::",
     "ddprun_host::",
     "ddprun_plan::",

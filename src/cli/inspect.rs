@@ -1,24 +1,23 @@
-//! Verbs that look and change nothing: `plan`, `report`, `serve`, `schema`.
+//! Verbs that look and change nothing: `plan`, `report`, `schema`.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-use crate::cli::args::{PlanArgs, ReportArgs, SchemaArgs, ServeArgs};
+use crate::cli::args::{PlanArgs, ReportArgs, SchemaArgs};
+#[cfg(feature = "dashboard")]
+use crate::cli::dashboard;
 use crate::cli::node_args::{self, role};
+#[cfg(not(all(feature = "dashboard", feature = "clusters")))]
+use crate::cli::usage;
 use crate::cli::{answer, refuse_existing, sweep, verbatim};
 use crate::config::{self, Vocabulary, closest};
-use crate::dashboard::{self, Error, Server};
-use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::plan;
 use crate::record::{self, to_stderr};
 use crate::report;
-use crate::runs::{self, LOGS, enter_run, find_sweep};
+use crate::runs::{self, enter_run, find_sweep};
 use crate::session::{LaunchOrigin, Prepared, costs, prepare};
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
@@ -41,7 +40,11 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
 pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let run = args.run.as_deref();
     if let Some(file) = &args.html {
-        return report_html(run, file, args.overwrite);
+        refuse_existing(file, args.overwrite)?;
+        #[cfg(feature = "dashboard")]
+        return dashboard::report_html(run, file);
+        #[cfg(not(feature = "dashboard"))]
+        return Err(usage::left_out("dashboard"));
     }
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         return sweep::show_status(&folder, kinds);
@@ -64,88 +67,15 @@ fn summed_up(logs: &Path) -> Value {
     json!({ "run": runs::summary(logs).ok(), "epochs": epochs.unwrap_or_default() })
 }
 
-/// `ddprun report [RUN | FOLDER] --html FILE`
-fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<ExitCode, ErrorPage> {
-    refuse_existing(file, overwrites)?;
-    let is_folder = |word: &&str| Path::new(word).is_dir();
-    let folder = match word {
-        None => PathBuf::from(LOGS),
-        Some(word) => match find_sweep(Path::new(word)) {
-            Some(sweep) => sweep,
-            None if is_folder(&word) => PathBuf::from(word),
-            None => runs::named_run(Some(word))?,
-        },
-    };
-    let page =
-        dashboard::html(&folder).map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
-    let Some(page) = page else { return Err(no_runs(&folder)) };
-    files::create_parent(file)
-        .and_then(|()| files::write_atomic(file, page.as_bytes()))
-        .map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
-    answer("page", || json!({ "file": file }), || format!("{}\n", file.display()))
-}
-
-/// The refusal of a folder without runs.
-fn no_runs(folder: &Path) -> ErrorPage {
-    let what = format!("there is no run below `{}`", folder.display());
-    let help = "name a folder of runs, as `logs/<name>`; `ddprun experiment.toml` makes one";
-    ErrorPage::refused(what, help)
-}
-
-/// `ddprun serve [FOLDER]`
-pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
-    let ServeArgs { folder, host, port, allow_remote } = args;
-    if !folder.is_dir() {
-        let what = format!("there is no folder `{}`", folder.display());
-        let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
-        return Err(ErrorPage::refused(what, help));
-    }
-    if !is_own(host) && !allow_remote {
-        let what = format!("`--host {host}` lets other machines see your runs");
-        let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
-            `ssh -L 8430:127.0.0.1:8430 MACHINE`";
-        return Err(ErrorPage::refused(what, help));
-    }
-    // Before anything else: Ctrl-C ends this quietly from now on.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
-    let server = Server::listen(host, *port).map_err(|error| not_served(&error))?;
-    let mut printed = Ok(ExitCode::Ok);
-    let ready = |has_runs: bool, address: &str| {
-        if !has_runs {
-            let words = "no run below `{}` yet; the first one shows up by itself";
-            to_stderr(&words.replace("{}", &folder.display().to_string()));
-        }
-        printed = answer("page", || json!({ "url": address }), || format!("{address}\n"));
-        to_stderr("press Ctrl-C to stop");
-    };
-    server.start(folder, ready).map_err(|error| not_served(&error))?;
-    printed?;
-    signals.forever().next();
-    Ok(ExitCode::Ok)
-}
-
-/// True if only this machine can reach `host`.
-fn is_own(host: &str) -> bool {
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-fn not_served(error: &Error) -> ErrorPage {
-    let help = match error {
-        Error::PortInUse { .. } => {
-            "stop the other program, or choose another port with `--port` (0: any that is free)"
-        }
-        Error::Listen { .. } => "choose an address of this machine, and a port from 1024 on",
-        Error::System(_) => "close other programs, and try again",
-    };
-    ErrorPage::of(ExitCode::Refused, error).help(help)
-}
-
 /// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema; with a table its
 /// keys alone.
 pub(crate) fn schema(args: &SchemaArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     /// The JSON schema and the reference.
     type Page = (fn(&Vocabulary) -> Value, fn(&Vocabulary) -> String);
+    #[cfg(not(feature = "clusters"))]
+    if args.clusters {
+        return Err(usage::left_out("clusters"));
+    }
     let vocabulary = kinds.vocabulary();
     if let Some(table) = &args.table {
         return schema_of(table, args.kind.as_deref(), args.json_schema, &vocabulary);

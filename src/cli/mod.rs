@@ -26,7 +26,10 @@ mod sample;
 mod predict;
 mod train;
 mod sweep;
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod inspect;
+#[cfg(feature = "clusters")]
 mod jobs;
 mod doctor;
 mod try_run;

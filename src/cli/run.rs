@@ -12,9 +12,13 @@ use clap::{CommandFactory, FromArgMatches};
 use serde_json::json;
 
 use crate::cli::args::{Args, InitArgs, Verb};
+#[cfg(feature = "dashboard")]
+use crate::cli::dashboard;
+#[cfg(feature = "clusters")]
+use crate::cli::jobs;
 use crate::cli::{
-    answer, checkpoint, doctor, evaluate, inspect, jobs, last_words, node_args, output, predict,
-    runs, sample, sweep, train, try_run, usage, verbatim,
+    answer, checkpoint, doctor, evaluate, inspect, last_words, node_args, output, predict, runs,
+    sample, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -132,14 +136,25 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Ls(args)) => runs::ls(&args, kinds),
         Some(Verb::Compare(args)) => runs::compare(&args, kinds),
+        #[cfg(feature = "clusters")]
         Some(Verb::Logs(args)) => jobs::logs(&args, kinds),
+        #[cfg(not(feature = "clusters"))]
+        Some(Verb::Logs(args)) => runs::logs(&args),
         Some(Verb::Tag(args)) => runs::tag(&args),
         Some(Verb::Rm(args)) => runs::rm(&args),
         Some(Verb::Report(report)) => inspect::report(&report, kinds),
-        Some(Verb::Serve(serve)) => inspect::serve(&serve),
+        #[cfg(feature = "dashboard")]
+        Some(Verb::Serve(serve)) => dashboard::serve(&serve),
+        #[cfg(not(feature = "dashboard"))]
+        Some(Verb::Serve(_)) => Err(usage::left_out("dashboard")),
+        #[cfg(feature = "clusters")]
         Some(Verb::Submit(args)) => jobs::submit(&args, kinds),
+        #[cfg(feature = "clusters")]
         Some(Verb::Jobs(args)) => jobs::jobs(&args, kinds),
+        #[cfg(feature = "clusters")]
         Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
+        #[cfg(not(feature = "clusters"))]
+        Some(Verb::Submit(_) | Verb::Jobs(_) | Verb::Cancel(_)) => Err(usage::left_out("clusters")),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema(args)) => inspect::schema(&args, kinds),

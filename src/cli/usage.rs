@@ -65,6 +65,13 @@ pub(crate) fn refused(error: &clap::Error) -> ErrorPage {
     if rest.is_empty() { page } else { page.help(rest.join("\n")) }
 }
 
+/// The page of a command whose feature this build is without.
+#[cfg(not(all(feature = "dashboard", feature = "clusters")))]
+pub(crate) fn left_out(feature: &str) -> ErrorPage {
+    let what = format!("this build of ddprun is without `{feature}`");
+    ErrorPage::refused(what, format!("build it with `--features {feature}`"))
+}
+
 /// Refuses an experiment that is no file, but a word where a verb would be.
 pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), ErrorPage> {
     if let Some(path) = &run.experiment {

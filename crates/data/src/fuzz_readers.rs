@@ -46,5 +46,3 @@ pub fn table(path: &Path) -> Vec<String> {
         .flatten()
         .collect()
 }
-
-}

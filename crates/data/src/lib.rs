@@ -76,7 +76,8 @@ pub use pipeline::{SampleWeights, audit, loader, sampler};
 pub use policy::{CameraTransform, Chunk, Policy, Ranges, scaled, unscaled};
 pub use preprocessing::{image_processor, preprocessing, text_files};
 pub use read::{
-    caught as catch_panic, open as open_file, panic_message, table as read_table, whole as read_file,
+    caught as catch_panic, open as open_file, panic_message, table as read_table,
+    whole as read_file,
 };
 pub use sources::holdout::{Parts, SampleIndices, SplitUnits, Splittable, numbered};
 pub use sources::{

@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
+#[cfg(feature = "clusters")]
 use crate::cluster::Clusters;
 use crate::collective::{self, Backends};
 use crate::config::Vocabulary;
@@ -70,6 +71,7 @@ const OPTIONAL: &[(&str, &str, &str)] = &[
     ("data", "push_t_like", "trajectories"),
     ("model", "diffusion_policy", "trajectories"),
     ("model", "diffusion_policy_image", "trajectories"),
+    ("distributed", "mpi", "mpi"),
 ];
 
 /// All kinds that a program knows.
@@ -93,6 +95,7 @@ pub struct Kinds {
     pub methods: Methods,
     /// Pruners of trials.
     pub pruners: Pruners,
+    #[cfg(feature = "clusters")]
     pub clusters: Clusters,
 }
 
@@ -112,6 +115,7 @@ impl Default for Kinds {
             sinks: Sinks::default().sealed(),
             methods: Methods::default().sealed(),
             pruners: Pruners::default().sealed(),
+            #[cfg(feature = "clusters")]
             clusters: Clusters::default().sealed(),
         };
         #[cfg(feature = "trajectories")]
@@ -139,6 +143,7 @@ impl Kinds {
         taken.extend(self.sinks.taken());
         taken.extend(self.methods.taken());
         taken.extend(self.pruners.taken());
+        #[cfg(feature = "clusters")]
         taken.extend(self.clusters.taken());
         taken
     }
@@ -166,6 +171,7 @@ impl Kinds {
             self.sinks.spec(),
             self.methods.spec(),
             self.pruners.spec(),
+            #[cfg(feature = "clusters")]
             self.clusters.spec(),
         ];
         mark_left_out(&mut families);

@@ -5,6 +5,8 @@
 #[cfg(feature = "cuda")]
 use candle_train::cuda_libraries;
 use candle_train::{nn, ops};
+#[cfg(feature = "clusters")]
+use ddprun_cluster as cluster;
 use ddprun_data as data;
 use ddprun_host::{child_process, failpoint, files, memory, registry, transport, user_error};
 use ddprun_plan::{config, plan, terminal};
@@ -17,11 +19,10 @@ pub mod record;
 pub mod report;
 pub mod sweep;
 pub mod runs;
-pub mod dashboard;
-pub mod cluster;
 pub mod kinds;
 pub mod worker;
 pub mod session;
 pub mod export;
+#[cfg(feature = "clusters")]
 pub mod jobs;
 pub mod doctor;

@@ -11,8 +11,8 @@ use crate::kinds::Kinds;
 use crate::record::to_stderr;
 use crate::runs::{LOGS, longest_save};
 use crate::session::{
-    SINGLE_NODE, gpus, load, make_plan, measure, new_id, refuse_other_files, refuse_sweep,
-    shared_sweep, unwritable,
+    SINGLE_NODE, gpus, load, load_sweep, make_plan, measure, new_id, number_sweep, one_run,
+    refuse_other_files, refuse_sweep, unwritable,
 };
 use crate::sweep;
 use crate::terminal::counted;
@@ -199,6 +199,24 @@ fn sweep_job(
     let (file, words) = (request.experiment.to_owned(), request.changes.to_vec());
     let workers = request.workers.unwrap_or(shape.nodes);
     job(sweep.name, Work::Sweep(Sweep { file, words, workers }), ranks, kind)
+}
+
+/// Reads a sweep that several machines are to share, as each of them will. Returns it and its
+/// folder.
+fn shared_sweep(
+    path: &Path,
+    words: &[String],
+    kinds: &Kinds,
+) -> Result<(config::sweep::Sweep, PathBuf), ErrorPage> {
+    let (mut sweep, base) = load_sweep(path, words, kinds)?;
+    number_sweep(&mut sweep, words, &base, false)?;
+    let method = kinds.methods.build(&sweep.search.method);
+    let method = method.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))?;
+    if method.range_test().is_some() {
+        return Err(one_run());
+    }
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    Ok((sweep, folder))
 }
 
 fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, ErrorPage> {

@@ -61,10 +61,9 @@ pub use run_json::{
     DATA, DESCRIPTION, DESCRIPTION_FORMAT, RESOLVED, SPLIT, is_run, newest_of, newest_start,
     of_start,
 };
-pub(crate) use sink::RunTime;
 pub use sink::{
     Command, Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, Milestones, Mlflow, NamedSink,
-    OpenSink, Sink, SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events,
+    OpenSink, RunTime, Sink, SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events,
     read_milestones, read_rank_stats,
 };
 pub use stderr::{canvas, takes_words};

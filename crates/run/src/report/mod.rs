@@ -14,7 +14,8 @@ mod table;
 use std::path::Path;
 
 pub(crate) use incidents::story;
-pub(crate) use outcome::{Ending, OutcomeFiles, last_end, last_start};
+pub(crate) use outcome::Ending;
+pub use outcome::{OutcomeFiles, last_end, last_start};
 pub use progress::{Progress, Unit};
 
 use crate::event::{EpochDone, History};

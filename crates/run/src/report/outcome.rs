@@ -91,7 +91,7 @@ pub(crate) fn ending(events: &[&Stamped], traces: &OutcomeFiles) -> String {
 }
 
 /// The newest start among these effective events.
-pub(crate) fn last_start<'a>(events: &[&'a Stamped]) -> Option<&'a Started> {
+pub fn last_start<'a>(events: &[&'a Stamped]) -> Option<&'a Started> {
     events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Started(started) => Some(started),
         _ => None,
@@ -100,7 +100,7 @@ pub(crate) fn last_start<'a>(events: &[&'a Stamped]) -> Option<&'a Started> {
 
 /// The end among these effective events. A run that is over may still warn of what it missed, or be
 /// resumed in order to find that nothing is left to do.
-pub(crate) fn last_end<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
+pub fn last_end<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
     events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Finished(finished) => Some(finished),
         _ => None,

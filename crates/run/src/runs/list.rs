@@ -116,7 +116,7 @@ impl Listing {
 }
 
 /// The error and its cause.
-pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
+pub fn in_words(error: &dyn std::error::Error) -> String {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{error}{cause}")
 }

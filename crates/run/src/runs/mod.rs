@@ -39,8 +39,7 @@ pub use checkpoint_ref::{
 };
 pub use compare::{ComparedRun, Comparison, LastAndBest, Rows, distinct_runs};
 pub use config::{Difference, config, differences, leaves};
-pub(crate) use list::in_words;
-pub use list::{FolderScan, Listing, Unreadable, find, list, other_runs, trials};
+pub use list::{FolderScan, Listing, Unreadable, find, in_words, list, other_runs, trials};
 pub use remove::{Removal, leftovers};
 pub use run_ref::{
     LOGS, best_run, best_trial, enter_best_run, enter_run, find_range_test, find_run,

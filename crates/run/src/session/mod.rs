@@ -43,6 +43,5 @@ pub use run_folder::{
 };
 pub use start::{Never, launch};
 pub use supervise::{Launched, clear, conclude, draw, program};
-pub(crate) use sweep_start::shared_sweep;
 pub use sweep_start::{load_sweep, number_sweep, one_run};
 pub use trial_runner::{TrialRunner, VISIBLE_GPUS};

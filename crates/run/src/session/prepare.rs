@@ -8,7 +8,6 @@ use candle_core::Device;
 use serde_json::Value;
 
 use crate::collective;
-use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::{Loaded, Problems, closest};
@@ -261,8 +260,7 @@ fn mpi(asked: &str, nodes: u32, kinds: &Kinds) -> Option<MpiFacts> {
     let launcher = is_wanted.then(mpi_launcher)??;
     Some(match collective::mpi::check(&launcher) {
         Ok(()) => MpiFacts::Found,
-        Err(why) => {
-            let error = StartError::Unusable(why);
+        Err(error) => {
             MpiFacts::Unusable { why: error.to_string(), help: error.help().unwrap_or_default() }
         }
     })

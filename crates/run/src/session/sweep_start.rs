@@ -1,7 +1,7 @@
 //! The file and words of a sweep -> the sweep, under a name of its own, and the experiment that its
 //! trials change.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded};
@@ -10,25 +10,7 @@ use crate::kinds::Kinds;
 use crate::session::experiment::missing_data_fallback;
 use crate::session::{follow_target, refuse_other_files};
 use crate::sweep;
-use crate::user_error::{ErrorPage, ExitCode};
-
-/// Reads a sweep that several machines are to share, as each of them will. Returns it and its
-/// folder.
-pub(crate) fn shared_sweep(
-    path: &Path,
-    words: &[String],
-    kinds: &Kinds,
-) -> Result<(Sweep, PathBuf), ErrorPage> {
-    let (mut sweep, base) = load_sweep(path, words, kinds)?;
-    number_sweep(&mut sweep, words, &base, false)?;
-    let method = kinds.methods.build(&sweep.search.method);
-    let method = method.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))?;
-    if method.range_test().is_some() {
-        return Err(one_run());
-    }
-    let folder = base.experiment.logging.dir.join(&sweep.name);
-    Ok((sweep, folder))
-}
+use crate::user_error::ErrorPage;
 
 /// Reads a sweep and its base. A metric that is not given is the one that the base monitors, which
 /// may follow from the target of its data.

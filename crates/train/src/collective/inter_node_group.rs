@@ -144,6 +144,7 @@ impl InterNodeGroup {
     }
 
     /// Lets the library behind the links add up, if `adds` says so.
+    #[cfg(feature = "mpi")]
     pub(super) fn summing_by(mut self, adds: AllReduce) -> Self {
         self.adds = adds;
         self

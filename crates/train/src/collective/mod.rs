@@ -38,9 +38,11 @@ pub mod mpi;
 mod nccl;
 mod backends;
 
+#[cfg(feature = "mpi")]
+pub use backends::open_mpi;
 pub use backends::{
-    Backend, BackendFamily, Backends, JoiningRank, backend_facts, check_backend, join, open_mpi,
-    open_shm, open_tcp,
+    Backend, BackendFamily, Backends, JoiningRank, backend_facts, check_backend, join, open_shm,
+    open_tcp,
 };
 pub use call::{Call, Op};
 pub use compressed::compressed;
@@ -49,4 +51,6 @@ pub use gradient_buffer::{Elements, GradientBuffer};
 pub use group::{Collective, alone};
 #[cfg(any(feature = "cuda", test))]
 pub(crate) use group::{DeviceExchange, OnGpu};
+#[cfg(not(feature = "mpi"))]
+pub use mpi::open_mpi;
 pub use reduce::tree_sum;

@@ -82,8 +82,6 @@ fn forecast(name: &str) -> ModelPlan {
     }
 }
 
-}
-
 /// The registered model `name`, as small as its options make it, for small samples.
 pub(super) fn small(name: &str) -> ModelPlan {
     match name {

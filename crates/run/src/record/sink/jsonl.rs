@@ -211,7 +211,7 @@ pub(super) fn parse(path: &Path, line: &[u8]) -> Result<Option<Stamped>, NewerFo
 /// Running time of a run: each of its starts from its first event to its last, without the pauses
 /// between them.
 #[derive(Debug, Default)]
-pub(crate) struct RunTime {
+pub struct RunTime {
     /// Seconds of the starts before the newest one.
     before: f64,
     /// First and last event of the newest start.
@@ -220,12 +220,12 @@ pub(crate) struct RunTime {
 
 impl RunTime {
     /// Begins another start: the pause before it does not count.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.before += self.newest.take().map_or(0.0, |(first, last)| span(first, last));
     }
 
     /// Adds the time of an event. Returns the seconds until then.
-    pub(crate) fn advance(&mut self, time: Timestamp) -> f64 {
+    pub fn advance(&mut self, time: Timestamp) -> f64 {
         let first = self.newest.map_or(time, |(first, _)| first);
         self.newest = Some((first, time));
         self.before + span(first, time)

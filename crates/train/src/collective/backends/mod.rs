@@ -5,11 +5,13 @@
 mod backend;
 mod shm;
 mod tcp;
+#[cfg(feature = "mpi")]
 mod mpi;
 mod nccl;
 mod registered;
 
 pub use backend::{Backend, JoiningRank};
+#[cfg(feature = "mpi")]
 pub use mpi::open_mpi;
 pub use registered::{BackendFamily, Backends, backend_facts, check_backend, join};
 pub use shm::open_shm;

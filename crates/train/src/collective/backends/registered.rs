@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "mpi")]
 use crate::collective::backends::mpi::MpiBackend;
 #[cfg(feature = "cuda")]
 use crate::collective::backends::nccl;
@@ -40,6 +41,7 @@ impl Registered for BackendFamily {
         all.add::<SharedMemoryBackend>();
         all.add::<NcclBackend>();
         all.add::<TcpBackend>();
+        #[cfg(feature = "mpi")]
         all.add::<MpiBackend>();
         all
     }

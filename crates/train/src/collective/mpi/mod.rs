@@ -1,5 +1,6 @@
 //! Ranks that an MPI launcher started, through that launcher's own library, opened at run time: no
-//! build needs MPI, and one program works with all of them.
+//! build needs MPI, and one program works with all of them. A build without the feature
+//! `mpi` refuses to start it.
 //!
 //! | library | file | handles |
 //! |---|---|---|
@@ -11,12 +12,25 @@
 //! in our order, and not `MPI_Iallreduce` in its own, unless the plan says so. No call blocks: all
 //! are polled, so that every wait has a deadline.
 
+mod launcher;
+#[cfg(not(feature = "mpi"))]
+mod absent;
+#[cfg(feature = "mpi")]
 mod library;
+#[cfg(feature = "mpi")]
 mod world;
+#[cfg(feature = "mpi")]
 mod end;
+#[cfg(feature = "mpi")]
 mod links;
 
+#[cfg(not(feature = "mpi"))]
+pub use absent::{abort, check, leave, open_mpi, start};
+#[cfg(feature = "mpi")]
 pub use end::abort;
-pub use world::{Family, Launcher, StartError, check, leave, start};
+pub use launcher::{Family, Launcher, StartError};
+#[cfg(feature = "mpi")]
+pub use world::{check, leave, start};
 
+#[cfg(feature = "mpi")]
 pub(super) use links::MpiLinks;

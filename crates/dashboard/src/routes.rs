@@ -1,0 +1,86 @@
+//! A request -> its answer. What is not a question about a known run has none.
+
+use crate::access::Access;
+use crate::catalog::RunCatalog;
+use crate::details::{Details, log_end};
+use crate::evaluation;
+use crate::http::{Request, Response};
+use crate::page;
+
+/// Default number of points of a curve.
+const POINTS: usize = 500;
+/// Most points of a curve, and lines of a log.
+const MAX_POINTS: usize = 4000;
+const MAX_LINES: usize = 5000;
+
+const NOT_FOUND: &str = "404 Not Found";
+const FORBIDDEN: &str = "403 Forbidden";
+
+/// Refuses those who may not see the page, and lets in who has the token.
+pub(crate) fn admission(access: &Access, request: &Request) -> Option<Response> {
+    if !access.is_ours(request) {
+        return Some(Response::refused(FORBIDDEN, "this name is not one of this machine's"));
+    }
+    if request.path == "/" && access.has_token(request) {
+        // The token stays neither in the address bar nor in the browser's history.
+        let moved = Response { status: "303 See Other", ..Response::of("text/plain", "") };
+        return Some(moved.with("Location", "/").with("Set-Cookie", access.cookie()));
+    }
+    let words = "open the address that `ddprun serve` has printed, with its token";
+    (!access.has_cookie(request)).then(|| Response::refused(FORBIDDEN, words))
+}
+
+/// The answer to what an admitted browser asks.
+pub(crate) fn answer(catalog: &RunCatalog, request: &Request) -> Response {
+    let asset = |kind, text: String| Response::of(kind, text);
+    match request.path.as_str() {
+        "/" => asset("text/html; charset=utf-8", page::served())
+            .with("Content-Security-Policy", page::POLICY),
+        "/page.js" => asset("text/javascript; charset=utf-8", page::script()),
+        "/page.css" => asset("text/css; charset=utf-8", page::style()),
+        "/api/overview" => Response::json(&catalog.overview()),
+        "/api/timelines" => Response::json(&catalog.timelines()),
+        "/api/series" => series(catalog, request),
+        "/api/run" | "/api/log" | "/api/image" => of_run(catalog, request),
+        _ => Response::refused(NOT_FOUND, "there is no such page"),
+    }
+}
+
+/// A whole number of the query.
+fn number<T: std::str::FromStr>(request: &Request, key: &str) -> Option<T> {
+    request.query.get(key)?.parse().ok()
+}
+
+fn series(catalog: &RunCatalog, request: &Request) -> Response {
+    let metric = request.query.get("metric").map_or("", String::as_str);
+    let points = number(request, "points").unwrap_or(POINTS).clamp(2, MAX_POINTS);
+    let from = number(request, "from").unwrap_or(0);
+    let to = number(request, "to").unwrap_or(u64::MAX);
+    Response::json(&catalog.series(metric, points, (from, to)))
+}
+
+fn of_run(catalog: &RunCatalog, request: &Request) -> Response {
+    let id = request.query.get("id").map_or("", String::as_str);
+    let Some(folder) = catalog.folder(id) else {
+        return Response::refused(NOT_FOUND, "there is no such run any more");
+    };
+    match request.path.as_str() {
+        "/api/run" => match Details::read(folder, id) {
+            Ok(details) => Response::json(&details),
+            Err(error) => Response::refused("500 Internal Server Error", &error.to_string()),
+        },
+        "/api/log" => {
+            let rank = number(request, "rank").unwrap_or(0);
+            let lines = number(request, "lines").unwrap_or(MAX_LINES).min(MAX_LINES);
+            Response::json(&log_end(folder, rank, lines))
+        }
+        _ => {
+            let place = number(request, "evaluation").zip(number(request, "sample"));
+            let found = place.and_then(|(at, sample)| evaluation::image(folder, at, sample));
+            found.map_or_else(
+                || Response::refused(NOT_FOUND, "there is no such picture"),
+                |(kind, bytes)| Response::of(kind, bytes),
+            )
+        }
+    }
+}
