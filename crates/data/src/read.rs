@@ -144,7 +144,7 @@ fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         (
             b"PAR1\x15",
             "this is a parquet file, not a table of text",
-            "in Python, `pandas.read_parquet(FILE).to_csv(\"table.csv\", index=False)`",
+            "`data.name = \"jsonl\"` reads it as it is, with `data.inputs` and `data.target`",
         ),
         (
             b"ARROW1\0",
@@ -213,7 +213,7 @@ mod tests {
         };
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
         check(pointer, "`: it is a git-lfs pointer, not the file itself", "git lfs pull");
-        check(b"PAR1\x15", "this is a parquet file, not a table of text", "read_parquet");
+        check(b"PAR1\x15", "this is a parquet file, not a table of text", "jsonl");
         check(b"PK\x03\x04\x14", "zip archive, not a table of text", "read_excel");
         check(&[0xff, 0xfe, b'a', 0], "this is text in UTF-16", "UTF-8");
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

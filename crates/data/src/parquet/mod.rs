@@ -5,5 +5,7 @@ mod footer;
 mod header;
 mod pages;
 mod table;
+mod rows;
 
+pub use rows::json_lines;
 pub use table::{Rows, Table};

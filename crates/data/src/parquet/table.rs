@@ -19,7 +19,7 @@ use crate::read::{caught, not_finite, open_sized};
 const ROWS: usize = 4096;
 
 /// Largest ratio of the bytes read from a file to its size.
-const MOST_REPEATED: u64 = 64;
+pub(super) const MOST_REPEATED: u64 = 64;
 
 /// The numbers of each row.
 pub type Rows = Vec<Vec<f64>>;
@@ -27,9 +27,9 @@ pub type Rows = Vec<Vec<f64>>;
 /// An open file, of whose columns nothing is read yet.
 pub struct Table<'a> {
     path: &'a Path,
-    bytes: u64,
-    file: Arc<File>,
-    metadata: ParquetMetaData,
+    pub(super) bytes: u64,
+    pub(super) file: Arc<File>,
+    pub(super) metadata: ParquetMetaData,
 }
 
 impl<'a> Table<'a> {
@@ -150,7 +150,7 @@ impl<'a> Table<'a> {
     }
 }
 
-fn check_rows(found: usize, claimed: i64) -> Result<(), ParquetError> {
+pub(super) fn check_rows(found: usize, claimed: i64) -> Result<(), ParquetError> {
     if usize::try_from(claimed)? == found {
         return Ok(());
     }
@@ -228,7 +228,7 @@ fn append<T: DataType>(
 }
 
 /// The error message, without the library's prefix for its kind.
-fn words(error: ParquetError) -> String {
+pub(super) fn words(error: ParquetError) -> String {
     match error {
         ParquetError::General(what) => what,
         other => other.to_string(),

@@ -26,12 +26,12 @@ use crate::sources::tables::fit::Fit;
 use crate::sources::tables::table::{AnswerKind, OpenedTable, Rows, TableSpec, cell};
 use crate::sources::tables::target_cells::TargetCells;
 use crate::sources::tables::unlabelled_rows::UnlabelledRows;
-use crate::{Splits, read};
+use crate::{Splits, parquet, read};
 
 const EXPECTED: &str =
     "a JSON object in each line, with the keys of `data.inputs` and `data.target`";
 
-/// one JSON object per line, with named inputs and a target.
+/// one JSON object per line, or the rows of a parquet file, with named inputs and a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jsonl {
@@ -153,7 +153,8 @@ impl DataSource for Jsonl {
 
     fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
         let mut rows = UnlabelledRows::new(&request.plan.source.survey, self.rules())?;
-        let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
+        let is_wanted =
+            |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json", "parquet"]);
         let found = inputs::files(request.paths, "files of a JSON object a line", &is_wanted)?;
         rows.note(found.notes);
         for path in found.files {
@@ -324,7 +325,7 @@ impl Jsonl {
     /// Reads the lines of a file without answers. A key that all lines lack is refused, and so is
     /// one that the first line lacks and the run needs; a later line is kept with its error.
     fn rows_of(&self, path: &Path, rows: &mut UnlabelledRows<'_>) -> Result<(), Error> {
-        let bytes = read::table("the input", path, EXPECTED)?;
+        let bytes = table("the input", path)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
         let from = rows.len();
         let file = path.into();
@@ -502,13 +503,21 @@ fn values<'a>(
     }
 }
 
+/// The objects of a file: its lines, or those that stand for the rows of a parquet file.
+fn table(what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    match parquet::json_lines(path, what, EXPECTED)? {
+        Some(lines) => Ok(lines),
+        None => read::table(what, path, EXPECTED),
+    }
+}
+
 /// Gives each line but empty ones to `push`, as an object, with its number.
 fn each_line(
     path: &Path,
     what: &'static str,
     mut push: impl FnMut(&Map<String, Value>, u64) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let bytes = read::table(what, path, EXPECTED)?;
+    let bytes = table(what, path)?;
     let mut is_empty = true;
     for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         if text.trim_ascii().is_empty() {

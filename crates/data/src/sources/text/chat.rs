@@ -21,7 +21,7 @@ use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{ChatTemplate, Splits, TextForm, read};
+use crate::{ChatTemplate, Splits, TextForm, parquet, read};
 
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
@@ -32,7 +32,7 @@ const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// conversations, one JSON object per line or a JSON list: with `messages` (each with `role`
+    /// conversations, one JSON object per line, a JSON list, or the rows of a parquet file: with `messages` (each with `role`
     /// and `content`), `conversations` (`from` and `value`, ShareGPT's format), or `instruction`,
     /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
     #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
@@ -201,8 +201,13 @@ impl Chat {
 
     /// The messages of each conversation, with its line or place in the list.
     fn conversations(&self) -> Result<Vec<(u64, Vec<Value>)>, Error> {
-        let bytes = read::table("the conversations", &self.file, EXPECTED)
-            .or_else(|error| self.long_line(error))?;
+        let what = "the conversations";
+        let bytes = match parquet::json_lines(&self.file, what, EXPECTED)? {
+            Some(lines) => lines,
+            None => {
+                read::table(what, &self.file, EXPECTED).or_else(|error| self.long_line(error))?
+            }
+        };
         if bytes.trim_ascii_start().starts_with(b"[") {
             let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| {
                 let what = format!("it is not a JSON list: {error}");

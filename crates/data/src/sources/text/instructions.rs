@@ -21,14 +21,14 @@ use crate::sources::text::entries::{Counted, Entries, SampleForm};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{Splits, TextForm, read};
+use crate::{Splits, TextForm, parquet, read};
 
 /// instructions and answers in Alpaca's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
-    /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, or one such
-    /// object per line. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
+    /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, one such
+    /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
     /// Response:", then the answer. Losses are means over all counted tokens of the global batch,
     /// whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
@@ -192,8 +192,15 @@ fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>
 fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
     let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
     let path = || source.file.clone();
-    let failed = Error::reading("the instructions", &source.file, expected);
-    let bytes = read::whole(&source.file).map(read::without_mark).map_err(failed)?;
+    let what = "the instructions";
+    let bytes = match parquet::json_lines(&source.file, what, expected)? {
+        Some(lines) => lines,
+        None => read::whole(&source.file).map(read::without_mark).map_err(Error::reading(
+            what,
+            &source.file,
+            expected,
+        ))?,
+    };
     let is_lines = bytes.trim_ascii_start().starts_with(b"{");
     if !is_lines {
         return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
