@@ -16,7 +16,7 @@ use crate::model::layers::{
 };
 use crate::model::tests::{small, with_mine};
 use crate::model::{Model, Models};
-use crate::nn::{Builder, ForwardContext, Params};
+use crate::nn::{ForwardContext, Params};
 use crate::onnx::{DimensionValue, GraphProto, ModelProto, OPSET, ValueInfoProto};
 use crate::plan::{Flow, ModelPlan, Precision};
 use crate::skipped::python;
