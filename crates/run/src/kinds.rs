@@ -62,7 +62,7 @@ use crate::user_error::{ExitCode, UserError};
 
 /// Kinds that a build may leave out: the table that names them, their name, and the feature that
 /// brings them.
-const OPTIONAL: [(&str, &str, &str); 3] = [
+const OPTIONAL: &[(&str, &str, &str)] = &[
     ("data", "speech", "speech"),
     ("model", "nest", "speech"),
     ("model", "fastconformer", "speech"),
@@ -261,9 +261,9 @@ fn mark_left_out(families: &mut [FamilySpec]) {
     for family in families {
         let is_absent = |name: &str| family.kind(name).is_none();
         let left_out = OPTIONAL
-            .into_iter()
+            .iter()
             .filter(|(table, name, _)| *table == family.table && is_absent(name))
-            .map(|(_, name, feature)| LeftOut { name, feature });
+            .map(|&(_, name, feature)| LeftOut { name, feature });
         family.left_out = left_out.collect();
     }
 }

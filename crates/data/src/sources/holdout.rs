@@ -19,6 +19,7 @@ pub trait Splittable: Default {
     fn units(&self) -> SplitUnits;
 
     /// Selects the samples at these indices, which ascend.
+    #[must_use]
     fn only(&self, places: &[usize]) -> Self;
 }
 
