@@ -110,7 +110,7 @@ pub(crate) fn label_as(
             only_val: missing_in(&listing.classes, classes),
         });
     };
-    if listing.files.len() == 0 {
+    if listing.files.is_empty() {
         let what = "none of its class folders holds an image".to_owned();
         return Err(Error::Format { path: root.to_owned(), what });
     }

@@ -105,7 +105,8 @@ impl ImageFolder {
                 }
                 None => listing.empty_classes(),
             };
-            let may_be_empty = part != Part::Train || (self.allow_empty && listing.files.len() > 0);
+            let may_be_empty =
+                part != Part::Train || (self.allow_empty && !listing.files.is_empty());
             if !(empty.is_empty() || may_be_empty) {
                 return Err(Error::EmptyClasses { path: path.to_owned(), classes: empty });
             }
