@@ -17,13 +17,8 @@ use crate::model::layers::{
 };
 use crate::model::tests::{small, with_mine};
 use crate::model::{Model, Models};
-<<<<<<< HEAD
-use crate::nn::{Builder, ForwardContext, Params};
-use crate::onnx::{DimensionValue, ModelProto};
-=======
 use crate::nn::{ForwardContext, Params};
-use crate::onnx::{DimensionValue, GraphProto, ModelProto, OPSET, ValueInfoProto};
->>>>>>> traj
+use crate::onnx::{DimensionValue, ModelProto};
 use crate::plan::{Flow, ModelPlan, Precision};
 
 use onnxruntime::{check_structure, compare, dims, numbers, stir, write};
