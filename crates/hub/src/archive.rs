@@ -180,7 +180,7 @@ fn each_file(
     let size = file.metadata().map_or(0, |found| found.len());
     let done = std::cell::Cell::new(0);
     let name = shown(archive);
-    let broken = |error: io::Error| not_unpacked(archive, error);
+    let broken = |error: io::Error| not_unpacked(archive, &error);
     let counted = Counted { file: BufReader::new(file), done: &done };
     let mut contents = tar::Archive::new(GzDecoder::new(counted));
     for entry in contents.entries().map_err(broken)? {
@@ -203,7 +203,7 @@ fn each_file(
 }
 
 /// The error of an archive that is damaged, or of a disk that does not take what is in it.
-fn not_unpacked(archive: &Path, error: io::Error) -> Error {
+fn not_unpacked(archive: &Path, error: &io::Error) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
     match error.kind() {
         InvalidData | InvalidInput | Other | UnexpectedEof => {
@@ -277,7 +277,7 @@ mod tests {
         let mut paths = Vec::new();
         for (index, bytes) in archives.iter().enumerate() {
             paths.push(folder.path().join(format!("{index}.tgz")));
-            std::fs::write(&paths[index], bytes).unwrap();
+            files::write_atomic(&paths[index], bytes).unwrap();
         }
         unpack(layout, &paths, &to, &mut |_| true).map_err(|error| error.to_string())?;
         assert!(!folder.path().join("evil").exists());
@@ -319,7 +319,7 @@ mod tests {
         ]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cifar.tgz");
-        std::fs::write(&path, archive).unwrap();
+        files::write_atomic(&path, &archive).unwrap();
         let to = folder.path().join("set");
         unpack(layout, &[path], &to, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(

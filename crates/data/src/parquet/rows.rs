@@ -194,6 +194,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::files;
 
     const SCHEMA: &str = "message rows {
         REQUIRED INT64 id;
@@ -284,7 +285,7 @@ mod tests {
         ];
         assert_eq!(rows, expected);
         let other = folder.path().join("rows.jsonl");
-        std::fs::write(&other, "{}").unwrap();
+        files::write_atomic(&other, b"{}").unwrap();
         assert_eq!(json_lines(&other, "the rows", "rows").unwrap(), None);
     }
 
@@ -298,7 +299,7 @@ mod tests {
         for at in 4..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x55;
-            std::fs::write(&path, &damaged).unwrap();
+            files::write_atomic(&path, &damaged).unwrap();
             unreadable += usize::from(json_lines(&path, "the rows", "rows").is_err());
         }
         assert!(unreadable > 50, "{unreadable} of {}", whole.len());

@@ -67,16 +67,9 @@ pub fn fill_placeholders(command: &str, mut value: impl FnMut(&str) -> Option<St
         let word = after[1..].split(|c: char| !c.is_ascii_lowercase() && c != '_').next();
         let word = word.unwrap_or_default();
         let is_one = !word.is_empty() && after[1 + word.len()..].starts_with('}');
-        match value(word).filter(|_| is_one && !before.ends_with('$')) {
-            Some(value) => {
-                filled.push_str(&value);
-                rest = &after[word.len() + 2..];
-            }
-            None => {
-                filled.push('{');
-                rest = &after[1..];
-            }
-        }
+        let value = value(word).filter(|_| is_one && !before.ends_with('$'));
+        filled.push_str(value.as_deref().unwrap_or("{"));
+        rest = &after[if value.is_some() { word.len() + 2 } else { 1 }..];
     }
     filled + rest
 }

@@ -82,7 +82,7 @@ impl Hooks {
             let of = |key: &str| event.get(key).cloned().unwrap_or_default();
             let fields =
                 json!({ "checkpoint": of("path"), "step": of("step"), "best": of("best") });
-            self.call(HookEvent::CheckpointSaved, fields);
+            self.call(HookEvent::CheckpointSaved, &fields);
         }
     }
 
@@ -94,7 +94,7 @@ impl Hooks {
             Some(_) => HookEvent::RunFailed,
             None => HookEvent::RunEnded,
         };
-        self.call(event, json!({ "code": code as i32, "message": message }));
+        self.call(event, &json!({ "code": code as i32, "message": message }));
         let Self { calls, runner, is_given_up, .. } = self;
         drop(calls);
         let since = Instant::now();
@@ -114,7 +114,7 @@ impl Hooks {
         }
     }
 
-    fn call(&self, event: HookEvent, fields: Value) {
+    fn call(&self, event: HookEvent, fields: &Value) {
         let Some(command) = self.commands.command(event) else { return };
         let mut all = Map::from_iter([("event".to_owned(), Value::from(event.name()))]);
         all.extend(self.run.clone());

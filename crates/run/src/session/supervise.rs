@@ -52,7 +52,7 @@ pub(crate) fn watch(
     plan: Plan,
     smaller: Vec<Plan>,
     mut run: OwnedRun,
-    mut nodes: Option<&mut Nodes>,
+    nodes: Option<&mut Nodes>,
 ) -> Result<Launched, ErrorPage> {
     let node = nodes.as_ref().map_or(0, |nodes| nodes.node());
     let hooks = Hooks::start(&plan, &run.folders).filter(|_| node == 0);
@@ -74,7 +74,7 @@ pub(crate) fn watch(
         }
         note => announce(&note, stream.as_ref()),
     };
-    let ended = match nodes.as_deref_mut() {
+    let ended = match nodes {
         Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
         None => launch::run(&plan, &run.folders, &start, &mut hear),
     };

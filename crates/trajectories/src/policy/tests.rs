@@ -1,7 +1,9 @@
 //! Both policies at once: their shapes, and as ONNX.
 
+#[path = "../../../train/src/model/tests/onnx/onnxruntime.rs"]
+mod onnxruntime;
+
 use std::path::Path;
-use std::process::Command;
 
 use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
@@ -12,10 +14,11 @@ use crate::config::kind::{Choice, Kind};
 use crate::data::DataSources;
 use crate::model::{Model, Models};
 use crate::nn::{Builder, ForwardContext, Params};
-use crate::onnx::{GraphProto, ModelProto};
+use crate::onnx::ModelProto;
 use crate::plan::{Cameras, ModelPlan, Precision};
 use crate::rng::{Key, Purpose};
-use crate::skipped::python;
+
+use onnxruntime::{check_structure, compare, numbers, stir};
 
 fn models() -> Models {
     let (mut data, mut models) = (DataSources::default(), Models::default());
@@ -72,35 +75,6 @@ fn policies_are_described_and_run_in_both_modes() {
     }
 }
 
-/// Numbers without a pattern, from -1 to 1.
-fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    let number = |i: usize| ((i as f64 + 1.0) * 12.9898 + seed as f64 * 78.233).sin() * 43_758.547;
-    (0..n).map(|i| (2.0 * (number(i) - number(i).floor()) - 1.0) as f32).collect()
-}
-
-/// Moves all weights away from where they begin, as training does.
-fn stir(params: &Params) {
-    for (i, param) in params.parameters().iter().enumerate() {
-        let var = param.var().unwrap();
-        let noise = Tensor::from_vec(numbers(var.elem_count(), i), var.dims(), &Device::Cpu);
-        var.set(&(var.as_tensor() + (noise.unwrap() * 0.05).unwrap()).unwrap()).unwrap();
-    }
-}
-
-/// Checks without Python that the initializers are those of the state dict.
-fn check_initializers(graph: &GraphProto, params: &Params) {
-    let parameters = params.parameters().iter().map(|param| (param.name(), param.var().unwrap()));
-    let buffers = params.buffers().iter().map(|buffer| (buffer.name(), buffer.var().unwrap()));
-    for (name, var) in parameters.chain(buffers) {
-        let tensor = graph.initializer.iter().find(|tensor| tensor.name == name).unwrap();
-        let shape: Vec<i64> = var.dims().iter().map(|&dim| dim as i64).collect();
-        assert_eq!(tensor.dims, shape, "{name}");
-        let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        assert!(tensor.raw_data == bytes, "{name}");
-    }
-}
-
 /// Noise in actions at steps, by observations.
 type Noise<'a> = &'a dyn Fn(&Tensor, &[usize], &Tensor) -> candle_core::Result<Tensor>;
 
@@ -117,7 +91,7 @@ fn write(
     let graph = ModelProto::read(&bytes).unwrap().graph.unwrap();
     let names: Vec<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["input", "noisy_actions", "timestep"]);
-    check_initializers(&graph, params);
+    check_structure(&graph, params, &[]);
     crate::files::write_atomic(&folder.join(&file), &bytes).unwrap();
     let run = |n: usize| {
         let tensor = |dims: &[usize], seed| {
@@ -157,11 +131,5 @@ fn a_policy_is_one_step_of_many_in_onnxruntime() {
     let second = write(folder.path(), &plan, &policy, &params, &|noisy, steps, observed| {
         policy.predict_noise(noisy, steps, observed, &pass)
     });
-    let Some(python) = python("onnx, onnxruntime") else { return };
-    let text = serde_json::to_vec(&[first, second]).unwrap();
-    crate::files::write_atomic(&folder.path().join("cases.json"), &text).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/src/model/export/check.py");
-    let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
-    let [said, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "{said}{error}");
+    compare(folder.path(), &[first, second]);
 }

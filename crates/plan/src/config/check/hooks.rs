@@ -16,14 +16,11 @@ pub(crate) fn placeholders(loaded: &Loaded) -> Vec<Finding> {
                 continue;
             }
             let what = format!("there is no `{{{word}}}` here");
-            let help = match closest(&word, known.iter().copied()) {
-                Some(meant) => format!("did you mean `{{{meant}}}`?"),
-                None => {
-                    let all: Vec<String> =
-                        known.iter().map(|word| format!("`{{{word}}}`")).collect();
-                    format!("use {}", all.join(", "))
-                }
-            };
+            let all: Vec<String> = known.iter().map(|word| format!("`{{{word}}}`")).collect();
+            let help = closest(&word, known.iter().copied()).map_or_else(
+                || format!("use {}", all.join(", ")),
+                |meant| format!("did you mean `{{{meant}}}`?"),
+            );
             found.push(Finding::new(format!("hooks.{}", event.name()), what).help(help));
         }
     }

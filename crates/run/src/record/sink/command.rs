@@ -183,7 +183,7 @@ mod tests {
         // The first write may still find it alive.
         let refused = open(folder.path(), "exit 4").err().or_else(|| {
             let mut sink = open(folder.path(), "exit 4").ok()?;
-            std::thread::sleep(POLL * 10);
+            std::thread::sleep(SOON);
             sink.record(&stamped(1)).err()
         });
         assert!(refused.is_none_or(|error| words(error).contains("it ended with exit status: 4")));

@@ -5,23 +5,23 @@ mod onnxruntime;
 
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use crate::config::kind::{Entry, Kind, Options};
 use crate::config::{Vocabulary, load_text};
+use crate::model::Models;
 use crate::model::layers::{
     self, Forward, InferredLayer, Layer, LayerMisfit, Layers, Node, Scope, Site,
 };
 use crate::model::tests::{small, with_mine};
-use crate::model::{Model, Models};
-use crate::nn::{ForwardContext, Params};
+use crate::nn::ForwardContext;
 use crate::onnx::{DimensionValue, ModelProto};
-use crate::plan::{Flow, ModelPlan, Precision};
+use crate::plan::{Flow, ModelPlan};
 
-use onnxruntime::{check_structure, compare, dims, numbers, stir, write};
+use onnxruntime::{compare, dims, write};
 
 /// More of the same layers as another one that is tried.
 const LARGER: [&str; 8] = [

@@ -108,7 +108,8 @@ pub(crate) fn check_structure(graph: &GraphProto, params: &Params, unused: &[&st
             continue;
         }
         let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        assert!(tensor.raw_data == bytemuck::cast_slice::<f32, u8>(&values), "{name}");
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(tensor.raw_data == bytes, "{name}");
     }
 }
 
