@@ -32,7 +32,7 @@ test *args:
 # Ranks that are killed, stopped and hung at every phase of a run, by fail points (`crates/host/src/failpoint.rs`).
 [group('check')]
 failpoints:
-    cargo test --locked --test cli -- failpoints
+    cargo test --locked --test cli -- failpoints same_bits
     cargo test --locked --test cli -- --ignored strace --nocapture
     cargo test --locked --workspace --lib failpoint
 

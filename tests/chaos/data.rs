@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use serde_json::json;
 
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
 
 /// A kind of data with what trains on it.
 pub(crate) struct Kind {

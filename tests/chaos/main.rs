@@ -20,15 +20,9 @@
 
 mod data;
 #[expect(dead_code, reason = "the tests of `cli` use the rest")]
-#[path = "../cli/experiments.rs"]
-mod experiments;
-#[expect(dead_code, reason = "the tests of `cli` use the rest")]
-#[path = "../cli/lab.rs"]
-mod lab;
+#[path = "../support/harness/mod.rs"]
+mod harness;
 mod play;
-#[expect(dead_code, reason = "the tests of `cli` use the rest")]
-#[path = "../cli/running.rs"]
-mod running;
 mod schedule;
 
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use crate::data;
-use crate::lab::{BINARY, Lab, children};
-use crate::running::{Ended, Running, pid_of, spawn};
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Ended, Running, pid_of, spawn};
 use crate::schedule::{Fault, Launcher, Mode, Reader, Schedule, Target};
 
 /// Longest time that a start, and what reads beside it, may take.

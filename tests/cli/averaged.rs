@@ -1,12 +1,10 @@
-//! Stochastic weight averaging, as a user runs it: what ends a run, what is tested, and a rank
-//! killed meanwhile.
+//! Stochastic weight averaging, as a user runs it: what ends a run, and what is tested.
 
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::Lab;
-use crate::resume::bits;
-use crate::running::{spawn, until};
+use crate::harness::bits::bits;
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{Lab, SAVED};
 
 /// Two epochs of twelve steps, of which the weights of every fourth one after the first are
 /// averaged.
@@ -17,33 +15,24 @@ fn averaging() -> String {
     small + "\n[swa]\nstart = \"1 epoch\"\nevery = \"4 steps\"\nlr = 0.02\nanneal_epochs = 1\n"
 }
 
+pub(crate) fn lab() -> Lab {
+    Lab::with(&averaging())
+}
+
 fn state(lab: &Lab) -> Value {
     let text = std::fs::read_to_string(lab.checkpoints().join("latest/state.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
 #[test]
-fn the_average_is_what_a_run_ends_with_whichever_rank_was_killed_while_its_statistics_were_taken() {
-    let undisturbed = Lab::with(&averaging());
-    undisturbed.run_to(0, &["small.toml"]).says(&["completed after step 24"]);
-    let state = state(&undisturbed);
+fn the_average_is_what_a_run_ends_with() {
+    let lab = lab();
+    lab.run_to(0, &["small.toml"]).says(&["completed after step 24"]);
+    let state = state(&lab);
     assert_eq!(state["swa"], serde_json::json!({ "averaged": 3, "is_complete": true }));
-    let evaluated = undisturbed.run_to(0, &["eval", "--latest", "--json"]).stdout;
+    let evaluated = lab.run_to(0, &["eval", "--latest", "--json"]).stdout;
     let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
     assert_eq!(evaluated["metrics"]["val/loss"], state["metrics"]["val/loss"]);
-    for (rank, hit) in [(0, 1), (1, 9)] {
-        let lab = Lab::with(&averaging());
-        let mut command = lab.ddprun(&["small.toml", "--max-restarts", "1"]);
-        command.env("DDPRUN_FP", format!("update_bn=kill@{rank},*,0,{hit}"));
-        let ended = spawn(command).wait();
-        ended.has_code(0);
-        ended.says(&["restart 1 of 1"]);
-        bits(&lab).must_be(&bits(&undisturbed));
-        lab.is_clean();
-    }
-    let alone = Lab::with(&averaging());
-    alone.run_to(0, &["small.toml", "distributed.devices=1"]);
-    bits(&alone).must_be(&bits(&undisturbed));
 }
 
 #[test]
@@ -82,10 +71,8 @@ fn the_best_value_of_a_run_that_stops_early_is_that_of_a_checkpoint() {
 #[test]
 fn a_run_that_is_found_to_be_over_ends_with_its_average_too() {
     let lab = Lab::with(&averaging().replace("epochs = 2", "epochs = 9"));
-    let mut command = lab.ddprun(&["small.toml"]);
-    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; forward=kill(parent)@0,26");
-    spawn(command).wait().has_code(-9);
-    until("the end of the ranks", || lab.processes().is_empty());
+    lab.run_with(&format!("{SAVED}; forward=kill(parent)@0,26"), &["small.toml"]).has_code(-9);
+    lab.wait_for_all();
     assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 3, "is_complete": false }));
     lab.run_to(0, &["resume", "train.epochs=2"]).says(&["all 24 steps are done"]);
     let state = state(&lab);
@@ -103,7 +90,7 @@ fn a_run_that_is_found_to_be_over_ends_with_its_average_too() {
 
 #[test]
 fn an_average_that_would_begin_after_the_run_is_refused() {
-    let lab = Lab::with(&averaging());
+    let lab = lab();
     let refused = lab.run_to(2, &["plan", "small.toml", "swa.start=2 epochs"]);
     refused
         .says(&["`swa.start`: the first weights to average are those of step 28, the run has 24"]);

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::running::{Ended, spawn};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, spawn};
 use crate::skipped::skipped;
 
 /// Refused before any folder was made or any process started.

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use crate::lab::{BINARY, Lab};
+use crate::harness::lab::{BINARY, Lab};
 use crate::skipped;
 
 /// A Python that has playwright, if there is a browser for it.

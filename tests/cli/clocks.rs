@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::experiments::BASE;
-use crate::lab::Lab;
+use crate::harness::bits::{bits, must_be_whole};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::Lab;
+use crate::harness::running::{Running, pid_of, spawn, until};
 use crate::machines::{Machines, end, state};
-use crate::resume::{bits, must_be_whole};
-use crate::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 use crate::sweeps;
 

@@ -5,18 +5,20 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{BINARY, Lab, children};
-use crate::resume::{bits, undisturbed};
-use crate::running::{Ended, spawn, until};
-use crate::shared_sweeps::{RANDOM, steps};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Ended, spawn, until};
+use crate::shared_sweeps::{self, RANDOM, SLOWLY, experiment, steps};
 use crate::sweeps::{self, told};
 
 /// Holds a run of [`SLOW`] up in the middle, so that a signal meets it.
-pub(crate) const PAUSE: &str = "environment = { DDPRUN_FP = 'backward=sleep(2000)@0,20' }\n";
+pub(crate) const PAUSE: &str = "environment = { DDPRUN_FP = 'backward=sleep(1000)@0,20' }\n";
 
-/// Steps of a sweep's trials take so long that several workers meet.
-pub(crate) const SLOWLY: &str = "environment = { DDPRUN_FP = 'backward=sleep(50)@*,*,*' }\n";
+/// Has the steps of a sweep's trials take so long that several workers meet.
+pub(crate) fn slowly() -> String {
+    format!("environment = {{ DDPRUN_FP = '{SLOWLY}' }}\n")
+}
 
 /// A lab with this experiment and these clusters.
 fn lab(experiment: &str, clusters: &str) -> Lab {
@@ -121,7 +123,7 @@ fn a_cancelled_job_saves_and_the_same_job_continues_its_run() {
     let output = again(&lab);
     assert!(output.contains("has started job "), "{output}");
     assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
 }
 
@@ -135,10 +137,8 @@ fn again(lab: &Lab) -> String {
 
 #[test]
 fn workers_of_a_sweep_save_when_they_are_told_and_the_same_job_ends_it_as_one_machine_would() {
-    let alone = sweeps::lab(SLOW, RANDOM);
-    alone.run_to(0, &["sweep", "tune.toml"]);
-    let lab = sweeps::lab(SLOW, RANDOM);
-    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'local'\n{SLOWLY}"));
+    let lab = sweeps::lab(&experiment(), RANDOM);
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'local'\n{}", slowly()));
     let id = submit_file(&lab, "tune.toml", &["--workers", "2"]);
     until("two trials", || steps(&lab, 1) > 3 && steps(&lab, 2) > 3);
     let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
@@ -151,7 +151,7 @@ fn workers_of_a_sweep_save_when_they_are_told_and_the_same_job_ends_it_as_one_ma
     let output = again(&lab);
     assert!(output.contains("trial 1 continues") && output.contains("[4 of 4]"), "{output}");
     assert_eq!(job(&lab)["state"], "ended (exit 0)");
-    assert_eq!(told(&lab), told(&alone));
+    assert_eq!(told(&lab), shared_sweeps::undisturbed());
     lab.is_clean();
 }
 

@@ -9,7 +9,7 @@ use ddprun::kinds::Kinds;
 use image::{Rgb, RgbImage};
 
 use crate::docs::{Documented, blocks, documented, project, read};
-use crate::lab::{Lab, children};
+use crate::harness::lab::{Lab, children};
 
 /// Commands that only a job, another run or a browser gives a meaning.
 const PARSED: [&str; 4] = ["serve", "cancel", "sample", "logs -f 4711"];

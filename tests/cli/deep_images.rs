@@ -1,15 +1,15 @@
-//! Images of 16 bits: found by `init`, trained on one rank and on two, evaluated, predicted
-//! and refused where a transform is of colours.
+//! Images of 16 bits: found by `init`, evaluated, predicted and
+//! refused where a transform is of colours.
 
 use std::fs;
 
 use image::{ImageBuffer, Luma};
 use serde_json::Value;
 
-use crate::lab::{Lab, children};
+use crate::harness::lab::Lab;
 
 /// Scans that differ only above 255, where 8 bits are white.
-fn scans() -> Lab {
+fn images() -> Lab {
     let lab = Lab::new();
     for (class, grey) in [("dark", 9_000_u16), ("light", 30_000)] {
         for index in 0..10_u16 {
@@ -22,32 +22,19 @@ fn scans() -> Lab {
     lab
 }
 
-fn model(lab: &Lab, name: &str) -> Vec<u8> {
-    let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
-    fs::read(run.join("latest/model.safetensors")).unwrap()
-}
-
-#[test]
-fn scans_are_found_and_learnt_alike_on_one_rank_and_on_two() {
-    let lab = scans();
+/// The experiment that `init` writes for them, in `small.toml`, of three epochs.
+pub(crate) fn scans() -> Lab {
+    let lab = images();
     lab.run_to(0, &["init", "scans"]);
     let text = fs::read_to_string(lab.path("scans.toml")).unwrap();
     assert!(text.contains("pixel_dtype = \"uint16\""), "{text}");
-    let short = ["train.epochs=3", "train.batch_size=2", "train.global_batch_size=4"];
-    let run = |name: &str, ranks: &str, more: &[&str]| {
-        let name = format!("experiment.name={name}");
-        let ranks = format!("distributed.devices={ranks}");
-        let args = [&["scans.toml", &name, &ranks, "distributed.shards=2"], &short[..], more];
-        lab.run_to(0, &args.concat());
-    };
-    run("one", "1", &[]);
-    run("two", "2", &[]);
-    assert!(model(&lab, "one") == model(&lab, "two"), "the same bits");
+    lab.write("small.toml", text.replace("name = \"scans\"", "name = \"small\""));
+    lab
 }
 
 #[test]
 fn scans_are_evaluated_predicted_and_described_to_other_programs() {
-    let lab = scans();
+    let lab = images();
     lab.run_to(0, &["init", "scans"]);
     let slowly = "scheduler.warmup=1 epoch";
     lab.run_to(0, &["scans.toml", "experiment.name=deep", "train.epochs=6", slowly]);
@@ -68,7 +55,7 @@ fn scans_are_evaluated_predicted_and_described_to_other_programs() {
 
 #[test]
 fn scans_cut_to_8_bits_are_noticed_and_transforms_of_colours_refused() {
-    let lab = scans();
+    let lab = images();
     lab.run_to(0, &["init", "scans"]);
     let said = lab.run_to(0, &["plan", "scans.toml", "data.pixel_dtype=uint8"]).stdout;
     assert!(said.contains("has pixels of 16 bits, which are cut to"), "{said}");

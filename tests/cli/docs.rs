@@ -12,8 +12,8 @@ use ddprun::plan::ModelPlan;
 use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::json;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
 
 pub(crate) fn project(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

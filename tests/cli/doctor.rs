@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, spawn};
 use crate::machines::{Machines, end};
-use crate::running::{Ended, spawn};
 
 /// The fingerprints that were printed, one for each world size.
 fn fingerprints(page: &str) -> Vec<&str> {
@@ -68,9 +68,7 @@ fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_diffe
 #[test]
 fn the_log_that_a_failure_names_stays_and_nothing_else() {
     let lab = Lab::new();
-    let mut command = lab.ddprun(&["doctor", "small.toml", "--steps=3"]);
-    command.env("DDPRUN_FP", "backward=kill@1,2");
-    let page = spawn(command).wait();
+    let page = lab.run_with("backward=kill@1,2", &["doctor", "small.toml", "--steps=3"]);
     page.has_code(5);
     page.says(&["rank 1", "saved: no checkpoint"]);
     let named = page.stderr.lines().find_map(|line| line.strip_prefix("log:")).unwrap().trim();

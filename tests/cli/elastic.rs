@@ -1,53 +1,22 @@
-//! Runs that lose ranks, go on with fewer, and have all of them again: the same bits in the end.
-
-use std::sync::OnceLock;
+//! Runs that lose several ranks, go on with fewer, and have all of them again.
 
 use rustix::process::{Signal, kill_process};
+use test_support::processes::is_alive;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::Lab;
-use crate::resume::{Bits, bits};
-use crate::running::{Ended, is_alive, pid_of, spawn, until};
-
-/// A small run with a checkpoint at every second step.
-pub(crate) fn experiment() -> String {
-    BASE.replace("epochs = 2", "epochs = 10") + "\n[checkpoint]\nevery = \"2 steps\"\n"
-}
-
-pub(crate) fn undisturbed() -> &'static Bits {
-    static BITS: OnceLock<Bits> = OnceLock::new();
-    BITS.get_or_init(|| {
-        let lab = Lab::with(&experiment());
-        lab.run_to(0, &["small.toml"]).says(&["completed after step 60"]);
-        bits(&lab)
-    })
-}
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{SLOW, saving};
+use crate::harness::lab::{Lab, SAVED};
+use crate::harness::running::{Ended, pid_of, until};
 
 /// Runs the experiment on one or two ranks with these fail points.
-pub(crate) fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
-    let mut command = lab.ddprun(&[&["small.toml", "--nproc-per-node=1:2"], changes].concat());
-    // However slow the disk is, a checkpoint is on it long before the end.
-    let points = format!("checkpoint.queued=wait@*,*,*; {points}");
-    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
-    spawn(command).wait()
-}
-
-#[test]
-fn a_run_that_loses_a_rank_goes_on_with_fewer_and_has_it_again_after_a_checkpoint() {
-    let lab = Lab::with(&experiment());
-    let ended = run(&lab, "backward=kill@1,5", &[]);
-    ended.has_code(0);
-    ended.says(&[
-        "1 rank instead of 2, from the newest checkpoint: rank 1 was killed",
-        "2 ranks instead of 1, from the newest checkpoint: a checkpoint is on disk",
-    ]);
-    bits(&lab).must_be(undisturbed());
-    lab.is_clean();
+fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
+    let args = [&["small.toml", "--nproc-per-node=1:2"], changes].concat();
+    lab.run_with(&format!("{SAVED}; {points}"), &args)
 }
 
 #[test]
 fn a_rank_is_given_up_only_when_its_restarts_are_spent_and_tried_again_ever_less_often() {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&saving(10));
     // It dies in both attempts of its own, and in the first one after it came back.
     let points = "backward=kill@1,3,0; forward=kill@1,3,1; optimizer=kill@1,*,3";
     let ended = run(&lab, points, &["--max-restarts=1"]);
@@ -59,13 +28,13 @@ fn a_rank_is_given_up_only_when_its_restarts_are_spent_and_tried_again_ever_less
     let (fewer, more) = ("1 rank instead of 2", "2 ranks instead of 1");
     let expected = ["restart 1 of 1", fewer, more, fewer, more];
     assert_eq!(told.collect::<Vec<_>>(), expected, "{}", ended.stderr);
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
     lab.is_clean();
 }
 
 #[test]
 fn a_run_whose_last_rank_is_lost_fails_with_the_whole_history() {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&saving(10));
     let ended = run(&lab, "backward=kill@1,5,0; backward=kill@0,5,1", &[]);
     ended.has_code(5);
     ended.says(&["rank 0 was killed by SIGKILL", "before restart 1: 1 rank instead of 2: rank 1"]);
@@ -75,8 +44,6 @@ fn a_run_whose_last_rank_is_lost_fails_with_the_whole_history() {
 /// [`SLOW`] on four ranks, which lose one after another while they train.
 #[test]
 fn four_ranks_become_two_and_one_and_four_again_and_no_bit_differs() {
-    let alone = Lab::with(SLOW);
-    alone.run_to(0, &["small.toml", "distributed.devices=4"]);
     let lab = Lab::with(SLOW);
     let mut running = lab.start(&["small.toml", "--nproc-per-node=1:4"]);
     let mut kills = 0;
@@ -91,13 +58,13 @@ fn four_ranks_become_two_and_one_and_four_again_and_no_bit_differs() {
     let ended = running.wait();
     ended.has_code(0);
     assert!(kills > 0 && ended.stderr.contains("2 ranks instead of 4"), "{}", ended.stderr);
-    bits(&lab).must_be(&bits(&alone));
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
 }
 
 #[test]
 fn sizes_that_no_shards_admit_are_refused() {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&saving(10));
     let refused =
         lab.run_to(2, &["small.toml", "--nproc-per-node=1:3", "train.global_batch_size=12"]);
     refused.says(&[

@@ -6,18 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::experiments::BASE;
-use crate::lab::Lab;
+use crate::harness::experiments::BASE;
+use crate::harness::lab::Lab;
 use crate::policies::POLICY;
-use crate::resume::bits;
-use crate::running::{Ended, spawn, until};
-
-/// Runs with these fail points.
-fn run(lab: &Lab, points: &str, args: &[&str]) -> Ended {
-    let mut command = lab.ddprun(args);
-    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
-    spawn(command).wait()
-}
 
 fn state(lab: &Lab) -> Value {
     let text = fs::read_to_string(lab.checkpoints().join("latest/state.json")).unwrap();
@@ -30,54 +21,10 @@ fn linked(lab: &Lab, link: &str) -> PathBuf {
 }
 
 /// No improvement is great enough, so that the third evaluation is one too many.
-fn impatient() -> String {
+pub(crate) fn impatient() -> Lab {
     let base = BASE.replace("epochs = 2", "epochs = 9").replace("batch_size = 4", "batch_size = 2");
-    base.replace("threads_per_rank", "shards = 4\nthreads_per_rank")
-        + "\n[early_stopping]\npatience = 2\nmin_delta = 10.0\n"
-}
-
-#[test]
-fn a_run_that_stopped_early_ends_in_the_same_way_however_often_it_is_resumed() {
-    let undisturbed = Lab::with(&impatient());
-    undisturbed.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 18"]);
-    for devices in ["distributed.devices=1", "distributed.devices=2", "distributed.devices=4"] {
-        let lab = Lab::with(&impatient());
-        lab.run_to(0, &["small.toml", devices]);
-        let checkpoints = lab.steps();
-        for _ in 0..2 {
-            let again = lab.run_to(0, &["resume"]);
-            again.says(&["already stopped early after step 18; raise"]);
-            again.says(&["stopped early (no improvement) after step 18"]);
-        }
-        assert_eq!(lab.steps(), checkpoints, "{devices}");
-        bits(&lab).must_be(&bits(&undisturbed));
-        lab.is_clean();
-    }
-}
-
-#[test]
-fn a_rank_killed_while_an_early_stopped_run_ends_changes_nothing() {
-    let undisturbed = Lab::with(&impatient());
-    undisturbed.run_to(0, &["small.toml"]);
-    for point in ["saving=kill@0,18", "checkpoint.renamed=kill@0,18", "finishing=kill@1,18"] {
-        let lab = Lab::with(&impatient());
-        let ended = run(&lab, point, &["small.toml", "--max-restarts", "1"]);
-        assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
-        ended.says(&["restart 1 of 1", "stopped early (no improvement) after step 18"]);
-        bits(&lab).must_be(&bits(&undisturbed));
-        lab.is_clean();
-    }
-}
-
-#[test]
-fn more_patience_has_an_early_stopped_run_go_on() {
-    let lab = Lab::with(&impatient());
-    lab.run_to(0, &["small.toml"]);
-    let ended = lab.run_to(0, &["resume", "early_stopping.patience=4"]);
-    ended.says(&["resumed after step 18", "stopped early (no improvement) after step 30"]);
-    let straight = Lab::with(&impatient());
-    straight.run_to(0, &["small.toml", "early_stopping.patience=4"]);
-    bits(&lab).must_be(&bits(&straight));
+    let base = base.replace("threads_per_rank", "shards = 4\nthreads_per_rank");
+    Lab::with(&(base + "\n[early_stopping]\npatience = 2\nmin_delta = 10.0\n"))
 }
 
 #[test]
@@ -112,7 +59,7 @@ fn a_rank_killed_in_the_last_test_is_replaced_and_the_test_made() {
     undisturbed.run_to(0, &["small.toml"]);
     for (point, rank) in [("test=kill@0", 0), ("test=kill@1", 1), ("tested=kill@0", 0)] {
         let lab = Lab::with(POLICY);
-        let ended = run(&lab, point, &["small.toml", "--max-restarts", "1"]);
+        let ended = lab.run_with(point, &["small.toml", "--max-restarts", "1"]);
         assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
         ended.says(&[
             "restart 1 of 1",
@@ -131,8 +78,8 @@ fn a_run_that_died_in_its_last_test_is_tested_when_it_is_resumed_and_judged_by_i
     undisturbed.run_to(9, &["small.toml"]);
     for point in ["test=kill(parent)@0", "tested=kill(parent)@0"] {
         let lab = Lab::with(&demanding);
-        assert_eq!(run(&lab, point, &["small.toml"]).code, -9, "{point}");
-        until("the end of the ranks", || lab.processes().is_empty());
+        assert_eq!(lab.run_with(point, &["small.toml"]).code, -9, "{point}");
+        lab.wait_for_all();
         assert_eq!(tested(&lab), None);
         lab.run_to(9, &["resume"]).says(&[
             "`test/success` is 0.0000, expected at least 0.5",
@@ -148,7 +95,7 @@ fn what_was_tested_is_not_tested_again_and_still_counts() {
     lab.run_to(0, &["small.toml"]);
     let before = tested(&lab);
     // A second test would not survive this.
-    let again = run(&lab, "test=kill@*", &["resume"]);
+    let again = lab.run_with("test=kill@*", &["resume"]);
     again.has_code(0);
     again.says(&["already complete", "test success", "completed after step 3"]);
     assert_eq!(tested(&lab), before);
@@ -156,7 +103,7 @@ fn what_was_tested_is_not_tested_again_and_still_counts() {
     let written: Value = serde_json::from_str(&written).unwrap();
     assert_eq!(Some(&written["metrics"]), before.as_ref());
     // Other weights are.
-    run(&lab, "test=exit(70)@0", &["resume", "train.steps=4"]).has_code(70);
+    lab.run_with("test=exit(70)@0", &["resume", "train.steps=4"]).has_code(70);
     lab.run_to(0, &["resume"]).says(&["test success", "completed after step 4"]);
 }
 
@@ -192,26 +139,24 @@ fn numbers_of_another_metric_are_not_compared_after_a_resume() {
     lab.is_clean();
 }
 
-#[test]
-fn a_last_step_with_fewer_samples_than_ranks_trains_on_any_number_of_them() {
+/// Nine images, of which the second step gets one.
+pub(crate) fn few() -> Lab {
     let few = BASE.replace("train_per_class = 16", "train_per_class = 3\ndrop_last = false");
     let few = few.replace("batch_size = 4", "batch_size = 2").replace("devices = 2", "shards = 4");
-    let labs = ["1", "2", "4"].map(|ranks| {
-        let lab = Lab::with(&few);
-        let devices = format!("distributed.devices={ranks}");
-        lab.run_to(0, &["small.toml", &devices]).says(&["completed after step 4"]);
-        lab
-    });
-    for lab in &labs[1..] {
-        bits(lab).must_be(&bits(&labs[0]));
-    }
-    let losses: Vec<f64> = labs[0]
+    Lab::with(&few)
+}
+
+#[test]
+fn the_loss_of_an_epoch_is_the_mean_over_its_samples() {
+    let lab = few();
+    lab.run_to(0, &["small.toml", "distributed.devices=1"]);
+    let losses: Vec<f64> = lab
         .events()
         .iter()
         .filter(|event| event["event"] == "step_done")
         .map(|event| event["loss"].as_f64().unwrap())
         .collect();
-    let history = fs::read_to_string(labs[0].run_folder().join("training_history.json")).unwrap();
+    let history = fs::read_to_string(lab.run_folder().join("training_history.json")).unwrap();
     let history: Value = serde_json::from_str(&history).unwrap();
     let found = history["train_loss"][0].as_f64().unwrap();
     let mean = (8.0 * losses[0] + losses[1]) / 9.0;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
 use crate::skipped::python;
 
 /// What every experiment here has.

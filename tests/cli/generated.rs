@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
-use crate::running::{pid_of, until};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{pid_of, until};
 
 /// History of the only run of this name.
 fn history(lab: &Lab, folder: &str) -> String {
@@ -69,7 +69,7 @@ fn a_sweep_over_the_seed_gives_each_trial_the_data_of_its_seed() {
 
 #[test]
 fn two_processes_that_begin_at_once_and_one_killed_while_it_generates_leave_whole_sets() {
-    let images = BASE.replace("train_per_class = 16", "train_per_class = 1500");
+    let images = BASE.replace("train_per_class = 16", "train_per_class = 300");
     let images =
         images.replace("image_size = 16", "image_size = 48").replace("epochs = 2", "steps = 2");
     let expected = Lab::with(&images);

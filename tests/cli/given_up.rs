@@ -7,9 +7,9 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::lab::{BINARY, Lab, children};
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Running, pid_of, spawn, until};
 use crate::machines::{Machines, end};
-use crate::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 
 /// Runs the program beside a disk that is made for it, in a view of the file system that ends with

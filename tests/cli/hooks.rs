@@ -5,10 +5,10 @@ use std::fs;
 use rustix::process::{Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::Lab;
-use crate::resume::{bits, undisturbed};
-use crate::running::{pid_of, until};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::Lab;
+use crate::harness::running::{pid_of, spawn, until};
 
 /// A lab whose experiment has these lines in `[hooks]`.
 fn lab(experiment: &str, hooks: &str) -> Lab {
@@ -49,7 +49,7 @@ fn the_message_of_a_failure_is_no_part_of_the_command() {
     let lab = lab(BASE, r#"run_failed = "echo \"{message}\" {code} > failed.txt""#);
     let mut command = lab.ddprun(&["small.toml"]);
     command.env("DDPRUN_FP", "memory=oom@1,3");
-    let ended = crate::running::spawn(command).wait();
+    let ended = spawn(command).wait();
     ended.has_code(8);
     let said = lines(&lab, "failed.txt").join("\n");
     assert!(said.contains("rank 1") && said.ends_with(" 8"), "{said}");
@@ -101,7 +101,7 @@ fn a_run_whose_machine_is_lost_goes_on_from_what_a_hook_has_copied() {
         fs::rename(lab.path("away").join(folder), lab.path(folder)).unwrap();
     }
     lab.run_to(0, &["resume", "small", "~hooks.checkpoint_saved"]);
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use test_support::hub_server::{Fault, HubServer, etag};
 
-use crate::experiments::BASE;
-use crate::lab::Lab;
-use crate::running::{Ended, flowing, spawn};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::Lab;
+use crate::harness::running::{Ended, flowing, spawn};
 
 /// A lab with trained weights, and a hub that has them as `me/small`.
 struct Scene {
@@ -84,7 +84,7 @@ fn weights_by_name_are_fetched_once_by_one_process_and_start_the_run() {
     offline.wait().has_code(0);
     assert_eq!(scene.paths_of_requests(), [""; 0]);
     // What is stored means this commit for ever.
-    let folder = crate::lab::children(&scene.lab.path("logs/named")).remove(0);
+    let folder = crate::harness::lab::children(&scene.lab.path("logs/named")).remove(0);
     let resolved = fs::read_to_string(folder.join("resolved.toml")).unwrap();
     assert!(
         resolved.contains(&format!("models--me--small/snapshots/{commit}/model.safetensors")),
@@ -170,7 +170,7 @@ fn a_name_that_leads_nowhere_is_drawn_on_its_key() {
         "`hf:you/other` cannot be fetched: http://127.0.0.1:9 does not answer",
         "HTTPS_PROXY",
     ]);
-    assert_eq!(crate::lab::children(&scene.lab.path("logs")).len(), 1, "no run began");
+    assert_eq!(crate::harness::lab::children(&scene.lab.path("logs")).len(), 1, "no run began");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn an_interrupted_fetch_is_continued_by_the_next_start() {
         .lab
         .path("hf/hub/models--me--small/blobs")
         .join(format!("{}.incomplete", etag(&scene.weights)));
-    crate::running::until("half of the file is here", || {
+    crate::harness::running::until("half of the file is here", || {
         fs::metadata(&incomplete).is_ok_and(|found| found.len() == half as u64)
     });
     running.signal(rustix::process::Signal::INT);
@@ -222,7 +222,11 @@ fn well_known_data_are_fetched_and_checked() {
     hub.publish("plain", &[("ETTh1.csv", &fs::read(&real).unwrap())]);
     run(0, &["series.toml"]).says(&["fetching data/ETTh1.csv (2.47 MiB)"]);
     assert_eq!(fs::read(lab.path("data/ETTh1.csv")).unwrap(), fs::read(&real).unwrap());
-    assert_eq!(crate::lab::children(&lab.path("data")).len(), 1, "nothing is left beside it");
+    assert_eq!(
+        crate::harness::lab::children(&lab.path("data")).len(),
+        1,
+        "nothing is left beside it"
+    );
     hub.take_requests();
     run(0, &["series.toml"]);
     assert_eq!(hub.take_requests(), []);

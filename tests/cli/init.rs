@@ -9,7 +9,7 @@ use image::{Rgb, RgbImage};
 use serde_json::json;
 
 use crate::docs::copy_of_the_project;
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
 
 /// Writes an experiment for `data` and plans it; the experiment.
 fn written(lab: &Lab, data: &str, file: &str) -> String {
@@ -58,8 +58,9 @@ fn without_a_path_the_quickstart_is_written_and_runs_in_an_empty_folder() {
     assert!(said.contains("ddprun quickstart.toml"), "{said}");
     let text = fs::read_to_string(lab.path("quickstart.toml")).unwrap();
     assert!(!text.contains("cargo") && !text.contains("experiments/"), "{text}");
-    let few = "expect.\"val/accuracy\"={at_least=0.0}";
-    lab.run_to(0, &["quickstart.toml", "train.epochs=2", few]);
+    let few = ["train.epochs=2", "data.train_per_class=20", "data.val_per_class=5"];
+    let any = "expect.\"val/accuracy\"={at_least=0.0}";
+    lab.run_to(0, &[&["quickstart.toml", any], &few[..]].concat());
     lab.run_to(2, &["init"]).says(&["`quickstart.toml` is there already"]);
 }
 
@@ -469,7 +470,8 @@ fn conversations_and_instructions_are_learnt_from_scratch_or_by_adapters_of_what
 fn write_llama(lab: &Lab, folder: &str) {
     lab.write("llama.toml", LLAMA);
     lab.run_to(0, &["llama.toml"]);
-    let run = crate::lab::children(&lab.path("checkpoints/llama")).remove(0).join("latest");
+    let run =
+        crate::harness::lab::children(&lab.path("checkpoints/llama")).remove(0).join("latest");
     let weights = format!("{folder}/model.safetensors");
     lab.run_to(0, &["checkpoint", "export", run.to_str().unwrap(), &weights]);
     let config = json!({"model_type": "llama", "vocab_size": 263, "hidden_size": 8,

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::lab::{Lab, children};
+use crate::harness::lab::{Lab, children};
 
 const LLAMA: &str = r#"schema = 1
 

@@ -7,8 +7,8 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::lab::{Lab, children};
-use crate::running::until;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::until;
 
 /// For each verb its exit code, the words behind it, and the types of the objects that it prints;
 /// in the order in which they are tried.

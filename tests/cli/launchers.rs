@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, Running, spawn};
 use crate::machines::end;
-use crate::resume::{bits, undisturbed};
-use crate::running::{Ended, Running, spawn};
 
 /// A launch of torchrun, whose run id is "none" as long as its user gives no other.
 pub(crate) struct Torchrun {
@@ -137,7 +137,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);
     assert_eq!(runs(&lab), 1);
     assert_eq!(lab.rank_stats()["cpu_seconds"].as_array().map(Vec::len), Some(2));
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
 }
 
@@ -194,7 +194,7 @@ fn a_job_that_slurm_starts_again_continues_its_run_to_the_same_bits() {
     again.has_code(0);
     again.says(&["Slurm has started the ranks again (restart 1): continuing run "]);
     assert_eq!(runs(&lab), 1);
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
 }
 

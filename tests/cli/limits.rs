@@ -7,11 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Signal, kill_process};
+use test_support::processes::is_alive;
 
-use crate::control_group::ControlGroup;
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab, children};
-use crate::running::{Running, is_alive, pid_of, spawn, until};
+use crate::harness::control_group::ControlGroup;
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 
 /// A run that ends only when it is stopped.

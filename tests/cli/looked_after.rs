@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::running::{Running, spawn, until};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Running, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 4] = [
@@ -322,9 +322,7 @@ fn what_a_killed_rm_leaves_is_listed_and_goes_with_the_next_one() {
     for name in ["small", "other"] {
         lab.run_to(0, &["small.toml", &named(name), "train.epochs=1"]);
     }
-    let mut command = lab.ddprun(&["rm", "small"]);
-    command.env("DDPRUN_FP", "remove=kill@*");
-    spawn(command).wait().has_code(-9);
+    lab.run_with("remove=kill@*", &["rm", "small"]).has_code(-9);
     let left = lab.temporaries();
     assert_eq!(left.len(), 1, "{left:?}");
     let name = left[0].file_name().unwrap().to_str().unwrap();

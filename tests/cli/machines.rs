@@ -9,9 +9,9 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab, children};
-use crate::running::{Ended, Running, pid_of, spawn, until};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Ended, Running, pid_of, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 5] = [

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::lab::Lab;
-use crate::running::flowing;
+use crate::harness::lab::Lab;
+use crate::harness::running::flowing;
 
 const TABLE: &str = r#"
 [model]

@@ -5,22 +5,18 @@ use std::fs;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::elastic::{experiment, undisturbed};
-use crate::experiments::SLOW;
-use crate::failpoints::{self, OF_EVERY_RANK, OF_RANK_0};
-use crate::lab::Lab;
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{SLOW, saving};
+use crate::harness::lab::{Lab, SAVED};
+use crate::harness::running::{Running, pid_of, spawn, until};
 use crate::machines::{Machines, end};
-use crate::resume::bits;
-use crate::running::{Running, pid_of, spawn, until};
+use crate::same_bits::{OF_EVERY_RANK, OF_RANK_0};
 
-/// However slow the disk is, a checkpoint is on it before the next step.
-const SAVED: &str = "checkpoint.queued=wait@*,*,*";
-
-/// Machines with the experiment of `elastic`: 60 steps, a checkpoint after every second one.
+/// Machines with an experiment of 60 steps, and a checkpoint after every second one.
 fn machines(count: usize) -> Machines {
     let machines = Machines::new(count);
     for lab in &machines.labs {
-        lab.write("small.toml", experiment());
+        lab.write("small.toml", saving(10));
     }
     machines
 }
@@ -56,7 +52,7 @@ fn a_rank_that_dies_on_either_machine_is_replaced_and_no_bit_differs() {
             ended.has_code(0);
             ended.says(&[&again]);
         }
-        bits(&machines.labs[0]).must_be(undisturbed());
+        bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
         machines.are_clean();
     }
 }
@@ -67,7 +63,7 @@ fn a_rank_that_dies_in_any_phase_is_replaced_on_all_machines_and_no_bit_differs(
     for point in of_rank_1.chain(OF_RANK_0.iter().map(|&point| point.to_owned())) {
         let machines = Machines::new(2);
         for lab in &machines.labs {
-            lab.write("small.toml", failpoints::experiment());
+            lab.write("small.toml", saving(2));
         }
         for ended in end(start_all(&machines, &point, &[])) {
             assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
@@ -78,15 +74,13 @@ fn a_rank_that_dies_in_any_phase_is_replaced_on_all_machines_and_no_bit_differs(
                 ended.stderr
             );
         }
-        bits(&machines.labs[0]).must_be(failpoints::undisturbed());
+        bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(2)), &[]));
         machines.are_clean();
     }
 }
 
 #[test]
 fn of_two_ranks_on_each_machine_a_killed_one_is_replaced_in_the_middle_of_an_epoch() {
-    let one = Lab::with(SLOW);
-    one.run_to(0, &["small.toml", "distributed.devices=4"]);
     let machines = Machines::new(2);
     for lab in &machines.labs {
         lab.write("small.toml", SLOW);
@@ -103,7 +97,7 @@ fn of_two_ranks_on_each_machine_a_killed_one_is_replaced_in_the_middle_of_an_epo
         ended.has_code(0);
         ended.says(&["restart 1 of 2, from the newest checkpoint: rank 3 was killed"]);
     }
-    bits(&machines.labs[0]).must_be(&bits(&one));
+    bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     machines.are_clean();
 }
 
@@ -115,7 +109,7 @@ fn a_rank_that_stands_still_is_replaced_on_all_machines() {
         ended.has_code(0);
         ended.says(&["restart 1 of 1", "newest checkpoint: rank 1 (pid "]);
     }
-    bits(&machines.labs[0]).must_be(undisturbed());
+    bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
     machines.are_clean();
 }
 
@@ -220,7 +214,7 @@ fn a_parent_that_is_started_again_after_its_death_continues_the_run_of_the_other
         let runs = fs::read_dir(machines.labs[0].path("logs/small")).unwrap();
         let runs = runs.filter(|entry| !entry.as_ref().unwrap().path().is_symlink());
         assert_eq!(runs.count(), 1);
-        bits(&machines.labs[0]).must_be(undisturbed());
+        bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
         until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
     }
 }
@@ -246,7 +240,7 @@ fn a_parent_that_was_lost_and_replaced_cannot_come_back() {
     second.has_code(0);
     lost.has_code(5);
     lost.says(&["restart 1 of 3", ") is gone\n"]);
-    bits(&machines.labs[0]).must_be(undisturbed());
+    bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
     machines.are_clean();
 }
 
@@ -317,7 +311,7 @@ fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next
         "restart 2 of 2",
         "2 ranks instead of 1, from the newest checkpoint: rank 0 was killed",
     ]);
-    bits(&machines.labs[0]).must_be(undisturbed());
+    bits(&machines.labs[0]).must_be(&undisturbed(&Lab::with(&saving(10)), &[]));
     machines.are_clean();
 }
 
@@ -329,7 +323,7 @@ fn machines_that_come_back_while_the_others_train_take_part_after_a_checkpoint()
         let (batch, shards) = (format!("train.batch_size={}", 8 / count), count.to_string());
         let shards = format!("distributed.shards={shards}");
         let changes = [&*batch, &shards, "train.global_batch_size=8"];
-        let one = Lab::with(&experiment());
+        let one = Lab::with(&saving(10));
         one.run_to(0, &[&["small.toml", "distributed.devices=1"], &changes[..]].concat());
         let machines = machines(count);
         let elastic = ["distributed.min_world_size=1", "distributed.timeout=15s"];
@@ -369,11 +363,9 @@ fn machines_that_come_back_while_the_others_train_take_part_after_a_checkpoint()
 
 /// What happens to the ranks of two machines, and to two ranks of one.
 fn on_one_machine(points: &str, changes: &[&str]) -> Lab {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&saving(10));
     let args = [&["small.toml", "fault.max_restarts=1"], changes].concat();
-    let mut command = lab.ddprun(&args);
-    command.env("DDPRUN_FP", format!("{SAVED}; {points}"));
-    spawn(command).wait().has_code(0);
+    lab.run_with(&format!("{SAVED}; {points}"), &args).has_code(0);
     lab
 }
 
@@ -430,7 +422,7 @@ fn a_parent_that_is_started_again_takes_over_the_smaller_passes_of_the_others() 
 #[test]
 fn four_machines_become_two_of_other_places_and_no_bit_differs() {
     let changes = ["train.batch_size=2", "distributed.shards=4"];
-    let one = Lab::with(&experiment());
+    let one = Lab::with(&saving(10));
     one.run_to(0, &[&["small.toml", "distributed.devices=4"], &changes[..]].concat());
     let machines = machines(4);
     let elastic = ["distributed.min_world_size=2", "distributed.timeout=15s"];
@@ -452,7 +444,7 @@ fn four_machines_become_two_of_other_places_and_no_bit_differs() {
 #[test]
 fn three_machines_meet_a_new_node_0_and_continue_their_run() {
     let changes = ["train.batch_size=2", "train.global_batch_size=6"];
-    let one = Lab::with(&experiment());
+    let one = Lab::with(&saving(10));
     one.run_to(0, &[&["small.toml", "distributed.devices=3"], &changes[..]].concat());
     let machines = machines(3);
     let mut all = start_all(&machines, "backward=hang@0,8", &changes);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
 
 /// A run of three steps; each rank has one thread, so that its numbers do not depend on the
 /// machine.

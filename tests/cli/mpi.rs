@@ -8,10 +8,10 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use test_support::skipped::skipped;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{BINARY, Lab};
-use crate::resume::{bits, undisturbed};
-use crate::running::{pid_of, spawn, until};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{BINARY, Lab};
+use crate::harness::running::{pid_of, spawn, until};
 
 /// As many shards as the most ranks, and a last batch of an epoch that is short.
 const SHARDS: [&str; 5] = [
@@ -279,7 +279,7 @@ fn a_signal_to_one_rank_of_mpirun_stops_all_and_they_resume_to_the_same_bits() {
             ended.has_code(75);
         }
         spawn(mpirun.ddprun(&lab, 2, &["resume"])).wait().has_code(0);
-        bits(&lab).must_be(undisturbed());
+        bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
         // Elsewhere it goes on without MPI, and says how.
         let refused = lab.run_to(2, &["resume"]);
         refused.says(&["no MPI launcher has started this process"]);

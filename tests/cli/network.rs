@@ -4,9 +4,9 @@
 use std::fs;
 use std::io::Write;
 
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab};
-use crate::running::{spawn, until};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{BINARY, Lab};
+use crate::harness::running::{spawn, until};
 use crate::skipped::skipped;
 
 /// Two machines on the loopback device, which goes down when a line comes through `cut`:

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::control_group::ControlGroup;
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab};
-use crate::running::{Ended, pid_of, spawn};
+use crate::harness::control_group::ControlGroup;
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{BINARY, Lab};
+use crate::harness::running::{Ended, pid_of, spawn};
 use crate::skipped::skipped;
 
 /// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is
@@ -63,9 +63,8 @@ fn lab() -> Lab {
 /// made up, the way it takes is that of the driver's.
 fn run_out(point: &str, changes: &[&str]) -> (Lab, Ended) {
     let lab = Lab::with(BASE);
-    let mut command = lab.ddprun(&[&["small.toml"], changes].concat());
-    command.env("DDPRUN_FP", point).env("RUST_BACKTRACE", "0");
-    (lab, spawn(command).wait())
+    let ended = lab.run_with(point, &[&["small.toml"], changes].concat());
+    (lab, ended)
 }
 
 #[test]

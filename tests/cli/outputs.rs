@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
-use crate::running::flowing;
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::flowing;
 
 /// [`BASE`] with a ResNet and curves.
 fn small_resnet() -> String {
@@ -252,18 +252,11 @@ fn a_run_on_one_machine_owns_no_internet_socket() {
     lab.is_clean();
 }
 
-/// Runs the binary to its end with this fail point.
-fn run_with(lab: &Lab, args: &[&str], point: &str) -> crate::running::Ended {
-    let mut command = lab.ddprun(args);
-    command.env("DDPRUN_FP", point).env("RUST_BACKTRACE", "0");
-    crate::running::spawn(command).wait()
-}
-
 #[test]
 fn a_report_says_how_the_run_ended() {
     let lab = Lab::new();
     let ending = || lab.run_to(0, &["report"]).stdout;
-    let failed = run_with(&lab, &["small.toml"], "forward=kill@1,3");
+    let failed = lab.run_with("forward=kill@1,3", &["small.toml"]);
     failed.has_code(5);
     assert!(
         ending().contains("\nfailed at step 3 (forward, exit 5): rank 1 was killed"),
@@ -283,7 +276,7 @@ fn a_report_says_how_the_run_ended() {
     let page = diverged.run_to(0, &["report"]).stdout;
     assert!(page.contains("\nfailed at step ") && page.contains(", exit 4): "), "{page}");
     let early = Lab::new();
-    run_with(&early, &["small.toml"], "joining=kill@1,0").has_code(5);
+    early.run_with("joining=kill@1,0", &["small.toml"]).has_code(5);
     let page = early.run_to(0, &["report"]).stdout;
     assert!(page.contains("\nfailed at step 0 (joining, exit 5): "), "{page}");
 }
@@ -293,8 +286,11 @@ fn the_history_of_a_run_that_was_killed_is_completed_by_its_report() {
     let lab = Lab::with(&BASE.replace("epochs = 2", "epochs = 100000"));
     let mut running = lab.start(&["small.toml"]);
     lab.wait_for_step(&mut running, 40);
-    rustix::process::kill_process_group(crate::running::pid_of(running.pid()), Signal::KILL)
-        .unwrap();
+    rustix::process::kill_process_group(
+        crate::harness::running::pid_of(running.pid()),
+        Signal::KILL,
+    )
+    .unwrap();
     running.wait();
     let read = |name: &str| fs::read_to_string(lab.run_folder().join(name)).unwrap();
     let epochs = read("epochs.jsonl").lines().count();

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use ddprun::internals::checkpoint;
 use ddprun::rng::{Key, Purpose};
 
-use crate::lab::{Lab, flip_a_bit};
+use crate::harness::bits::{Bits, bits};
+use crate::harness::experiments::four_steps;
+use crate::harness::lab::{Lab, flip_a_bit};
+use crate::harness::running::spawn;
 use crate::power_loss::disk::{Content, Disk, Tree};
-use crate::resume::{Bits, bits};
-use crate::running::spawn;
-use crate::strace::experiment;
 
 /// Where the calls of a run are noted.
 const NOTED: &str = "calls.jsonl";
@@ -274,7 +274,7 @@ fn share(n: usize, set: usize, piece: usize) -> f64 {
 
 /// A run of six steps with three checkpoints of some sectors each.
 fn three_checkpoints(keep_last: usize) -> String {
-    let small = experiment().replace("steps = 4", "steps = 6").replace("[16]", "[2]");
+    let small = four_steps().replace("steps = 4", "steps = 6").replace("[16]", "[2]");
     let small = small.replace("image_size = 16", "image_size = 8");
     format!("{small}keep_last = {keep_last}\nkeep_best = 1\n")
 }

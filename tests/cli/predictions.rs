@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Running, spawn};
 use crate::machines::end;
-use crate::running::{Running, spawn};
 
 /// Rows of a .jsonl file.
 fn rows(lab: &Lab, file: &str) -> Vec<Value> {
@@ -102,7 +102,7 @@ fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_comman
 
 #[test]
 fn neither_an_input_nor_anybody_elses_files_are_replaced_by_predictions() {
-    let lab = crate::crossings::recipe(RECIPE);
+    let lab = crate::recipes::recipe(RECIPE);
     let rows = "a,b,y\n1,2,0\n2,1,1\n".to_owned() + &"1,2,0\n2,1,1\n".repeat(11);
     lab.write("numbers.csv", &rows);
     lab.run_to(0, &["small.toml", "distributed.devices=1", "train.epochs=1"]);
@@ -182,9 +182,9 @@ fn what_a_stopped_command_has_done_is_kept() {
     fs::remove_file(lab.path("all.csv")).unwrap();
     let mut running = lab.start(&args);
     let first = lab.path("all.csv.parts/part-000000.json");
-    crate::running::until("a part", || running.is_over() || first.is_file());
+    crate::harness::running::until("a part", || running.is_over() || first.is_file());
     if !running.is_over() {
-        let pid = crate::running::pid_of(running.pid());
+        let pid = crate::harness::running::pid_of(running.pid());
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
     running.wait();
@@ -300,7 +300,7 @@ fn ranks_of_a_launcher_share_the_work_and_one_that_is_gone_leaves_it_to_the_othe
     launched(&lab, "0", "three.csv").wait().has_code(0);
     let mut all = vec![launched(&lab, "0", "four.csv"), launched(&lab, "1", "four.csv")];
     let held = lab.path("four.csv.parts/rank-1.lock");
-    crate::running::until("a share", || held.is_file() || all[0].is_over());
+    crate::harness::running::until("a share", || held.is_file() || all[0].is_over());
     if !all[1].is_over() {
         all[1].signal(Signal::KILL);
     }

@@ -1,12 +1,51 @@
-//! Whole recipes, in which many features meet: four ranks, one, a rank that is killed, a parent that
-//! is killed, passes of other sizes, a last step that does not fill all ranks, bf16, a sweep.
+//! Whole recipes, in which many features meet, and what plan, sweep, evaluation and export make of
+//! them. `same_bits` disturbs them.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::crossings::{ends_alike_in_full_and_in_half, recipe, shapes};
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
+
+/// Two ranks, three epochs, steps of several passes.
+const COMMON: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 5
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+timeout = "60s"
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+"#;
+
+/// A lab with a recipe of three epochs, which goes on in `[train]`.
+pub(crate) fn recipe(rest: &str) -> Lab {
+    Lab::with(&format!("{COMMON}{rest}"))
+}
+
+/// `[data]` of shapes of three classes, in three steps, of which the last does not fill all ranks.
+fn shapes(image_size: u32) -> String {
+    format!(
+        r#"
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 9
+val_per_class = 4
+image_size = {image_size}
+num_workers = 1
+drop_last = false
+"#
+    )
+}
 
 /// A residual network by classes that are drawn alike: augmentation, a weighted focal loss, LAMB
 /// with noise on its gradients, gradual unfreezing, synchronised batch norms, averaged weights.
@@ -160,7 +199,7 @@ mode = "max"
 "#;
 
 /// The recipe of labels with its table.
-fn labels() -> Lab {
+pub(crate) fn labels() -> Lab {
     let lab = recipe(LABELS);
     let row = |mut rows: String, i: u32| {
         let size = if i % 7 == 3 { String::new() } else { (10 + i * i % 13).to_string() };
@@ -175,24 +214,149 @@ fn labels() -> Lab {
 }
 
 /// The recipe of images; its first convolution learns in the last of nine steps only.
-fn images() -> Lab {
+pub(crate) fn images() -> Lab {
     let clipped = "clip_grad_norm = 1.0\ngradient_noise = 0.01\n".to_owned();
     recipe(&(clipped + &shapes(16) + IMAGES))
 }
 
-#[test]
-fn a_recipe_of_images_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_in_full_and_in_half(&images, &["distributed.sync_batchnorm=true"]);
+pub(crate) fn mixed() -> Lab {
+    recipe(&(shapes(16) + MIXED))
 }
 
-#[test]
-fn a_recipe_of_mixed_images_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_in_full_and_in_half(&|| recipe(&(shapes(16) + MIXED)), &[]);
+/// Numbers of a table by the Huber loss, of which every second one is far off.
+const NUMBERS: &str = r#"
+precision = "bf16"
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[data]
+name = "csv"
+train_file = "numbers.csv"
+val_file = "numbers.csv"
+target = "y"
+num_workers = 0
+drop_last = false
+
+[loss]
+name = "huber"
+delta = 0.5
+
+[optimizer]
+lr = 0.01
+"#;
+
+/// [`NUMBERS`] under an optimizer of this name.
+pub(crate) fn numbers(optimizer: &str) -> Lab {
+    let options = match optimizer {
+        "sgd" | "rmsprop" => "momentum = 0.9",
+        "adamw" => "amsgrad = true",
+        _ => "",
+    };
+    let lab = recipe(&format!("{NUMBERS}name = \"{optimizer}\"\n{options}\n"));
+    let row = |i: u32| format!("{i},{},{}\n", i * i % 7, i % 2 * 5 + i * 3 % 5);
+    lab.write("numbers.csv", "a,b,y\n".to_owned() + &(0..30).map(row).collect::<String>());
+    lab
 }
 
-#[test]
-fn a_recipe_of_labels_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_in_full_and_in_half(&labels, &[]);
+/// A small airbench94 by its recipe: filters that follow from the images, flips that alternate,
+/// slow weights, and a bias that is frozen after the first of three epochs of three steps.
+const SPEED_RUN: &str = r#"
+[[data.transforms.train]]
+name = "alternating_horizontal_flip"
+
+[[data.transforms.train]]
+name = "random_crop"
+size = 32
+padding = 2
+padding_mode = "reflect"
+
+[model]
+name = "airbench94"
+widths = [4, 6, 8]
+
+[loss]
+name = "cross_entropy"
+label_smoothing = 0.2
+
+[optimizer]
+name = "sgd"
+lr = 0.05
+momentum = 0.85
+nesterov = true
+weight_decay = 1e-3
+
+[[optimizer.groups]]
+match = "whiten.weight"
+frozen = true
+
+[[optimizer.groups]]
+match = "whiten.bias"
+freeze_at_epoch = 1
+
+[[optimizer.groups]]
+match = "*.norm?.weight"
+frozen = true
+
+[[optimizer.groups]]
+match = "*.norm?.bias"
+lr_factor = 8.0
+weight_decay = 1e-4
+
+[lookahead]
+k = 2
+alpha = 0.25
+power = 3.0
+
+[scheduler]
+name = "one_cycle"
+anneal_strategy = "linear"
+cycle_momentum = false
+"#;
+
+pub(crate) fn speed_run() -> Lab {
+    recipe(&(shapes(32) + SPEED_RUN))
+}
+
+/// A network with batch norms, under AdamW.
+pub(crate) fn batch_norms() -> Lab {
+    let rest = "[model]\nname = \"resnet8\"\n[optimizer]\nname = \"adamw\"\nlr = 1e-3\n";
+    recipe(&format!("{}{rest}", shapes(16)))
+}
+
+/// A forecaster with a parameter that no pass uses.
+pub(crate) fn forecasts() -> Lab {
+    let lab = recipe(
+        r#"
+[model]
+name = "timebridge"
+d_model = 8
+n_heads = 2
+d_ff = 8
+period = 4
+ca_layers = 1
+
+[data]
+name = "csv_forecast"
+file = "series.csv"
+seq_len = 8
+pred_len = 4
+num_workers = 0
+drop_last = false
+
+[loss]
+name = "mse"
+
+[optimizer]
+name = "adamw"
+lr = 1e-3
+"#,
+    );
+    let row =
+        |i: usize| format!("2020-01-{:02} {:02}:00:00,{},{}\n", 1 + i / 24, i % 24, i % 7, i % 5);
+    lab.write("series.csv", format!("date,a,b\n{}", (0..60).map(row).collect::<String>()));
+    lab
 }
 
 #[test]
@@ -243,4 +407,20 @@ fn trials_of_a_recipe_agree_whatever_the_size_of_their_passes() {
         assert!(apart.len() == 1 && apart[0] < 1e-3, "{trials:?}");
     }
     lab.is_clean();
+}
+
+#[test]
+fn a_speed_run_is_evaluated_exported_and_starts_others() {
+    let lab = speed_run();
+    lab.run_to(0, &["small.toml"]);
+    let measured = lab.run_to(0, &["eval", "--tta", "hflip_translate"]).stdout;
+    assert!(measured.contains("val/accuracy"), "{measured}");
+    lab.run_to(0, &["checkpoint", "export", "small", "model.onnx"]);
+    // What begins with these weights keeps their filters.
+    let again = ["small.toml", "model.pretrained=run:small/best", "train.epochs=2"];
+    lab.run_to(0, &[&again[..], &["experiment.name=again"]].concat());
+    lab.run_to(2, &["plan", "small.toml", "ema.decay=0.9"])
+        .says(&["`lookahead.k`: cannot be combined with `ema.decay`"]);
+    lab.run_to(2, &["plan", "small.toml", "data.image_size=16", "data.transforms.train=[]"])
+        .says(&["images of 16x16"]);
 }

@@ -1,108 +1,21 @@
-//! The same bits after any stop, at any world size, with any number of threads.
+//! Runs that go on: after kills and damage, with other settings, and what is refused.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::PathBuf;
 
 use rustix::process::{Signal, kill_process, kill_process_group};
+use test_support::processes::is_alive;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, flip_a_bit};
-use crate::running::{Running, is_alive, pid_of, spawn, until};
-
-/// What a run leaves of its training.
-#[derive(PartialEq)]
-pub(crate) struct Bits {
-    model: Vec<u8>,
-    optimizer: Vec<u8>,
-    state: String,
-    history: String,
-    /// `metrics.csv` without the speed.
-    metrics: Vec<Vec<String>>,
-}
-
-pub(crate) fn bits(lab: &Lab) -> Bits {
-    let checkpoint = |name: &str| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
-    Bits {
-        model: checkpoint("model.safetensors"),
-        optimizer: checkpoint("optimizer.safetensors"),
-        state: String::from_utf8(checkpoint("state.json")).unwrap(),
-        history: fs::read_to_string(lab.run_folder().join("training_history.json")).unwrap(),
-        metrics: metrics(&lab.run_folder().join("metrics.csv")),
-    }
-}
-
-/// Every checkpoint of a lab is what was written.
-pub(crate) fn must_be_whole(lab: &Lab) {
-    lab.run_to(0, &["checkpoint", "verify"]);
-}
-
-fn metrics(path: &Path) -> Vec<Vec<String>> {
-    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
-    let mut rows: Vec<Vec<String>> =
-        reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
-    let speed = rows[0].iter().position(|name| name == "samples_per_second").unwrap();
-    for row in &mut rows {
-        row.remove(speed);
-    }
-    rows
-}
-
-impl Bits {
-    pub(crate) fn must_be(&self, other: &Self) {
-        assert_eq!(self.history, other.history, "training_history.json");
-        assert_eq!(self.metrics, other.metrics, "metrics.csv");
-        assert!(self.model == other.model, "model.safetensors");
-        assert!(self.optimizer == other.optimizer, "optimizer.safetensors");
-        assert_eq!(self.state, other.state, "state.json");
-    }
-}
-
-/// The undisturbed run of [`SLOW`], made once.
-pub(crate) fn undisturbed() -> &'static Bits {
-    static BITS: OnceLock<Bits> = OnceLock::new();
-    BITS.get_or_init(|| {
-        let lab = Lab::with(SLOW);
-        lab.run_to(0, &["small.toml"]).says(&["completed after step 60"]);
-        let bits = bits(&lab);
-        assert_eq!(bits.metrics.len(), 1 + 60 + 5, "a header, 60 steps, 5 evaluations");
-        bits
-    })
-}
-
-/// Stops a run of [`SLOW`] after step 17, in the middle of its second epoch or later; its exit code
-/// is `code`.
-fn stopped(code: i32, stop: impl Fn(&Running)) -> Lab {
-    // On a busy machine the run may be over before the signal comes.
-    for _ in 0..5 {
-        let lab = Lab::with(SLOW);
-        let mut running = lab.start(&["small.toml"]);
-        lab.wait_for_step_and_save(&mut running, 17);
-        stop(&running);
-        let ended = running.wait();
-        let last = lab.last_step();
-        if ended.code != 0 && last < 60 && !last.is_multiple_of(12) {
-            ended.has_code(code);
-            return lab;
-        }
-    }
-    panic!("five runs were over before they could be stopped");
-}
-
-/// Resumes what was stopped, and compares with the undisturbed run.
-fn goes_on_as_if_nothing_had_happened(lab: &Lab, changes: &[&str]) {
-    let resumed = lab.run_to(0, &[&["resume"], changes].concat());
-    resumed.says(&["resumed after step ", "completed after step 60"]);
-    bits(lab).must_be(undisturbed());
-    lab.is_clean();
-}
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::SLOW;
+use crate::harness::lab::{Lab, SAVED, flip_a_bit};
+use crate::harness::running::{pid_of, spawn, until};
 
 #[test]
 fn a_grace_that_ends_before_the_step_does_costs_the_steps_since_the_last_checkpoint() {
     let lab = Lab::with(SLOW);
     let mut command = lab.ddprun(&["small.toml"]);
-    // However slow the disk is, each checkpoint is on it before the next step.
-    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=hang@1,20");
+    command.env("DDPRUN_FP", format!("{SAVED}; backward=hang@1,20"));
     let mut running = spawn(command);
     lab.wait_for_step_and_save(&mut running, 19);
     running.signal(Signal::TERM);
@@ -110,44 +23,11 @@ fn a_grace_that_ends_before_the_step_does_costs_the_steps_since_the_last_checkpo
     let group = pid_of(running.pid());
     kill_process_group(group, Signal::KILL).unwrap();
     running.wait().has_code(-9);
-    until("the end of the ranks", || lab.processes().is_empty());
+    lab.wait_for_all();
     assert!(lab.steps().pop().unwrap().ends_with("step-00000014"));
-    goes_on_as_if_nothing_had_happened(&lab, &[]);
-}
-
-#[test]
-fn a_run_stopped_by_sigterm_goes_on_as_if_nothing_had_happened() {
-    let lab = stopped(75, |running| running.signal(Signal::TERM));
+    lab.run_to(0, &["resume"]).says(&["resumed after step 14", "completed after step 60"]);
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
-    goes_on_as_if_nothing_had_happened(&lab, &[]);
-}
-
-#[test]
-fn a_run_stopped_by_ctrl_c_goes_on_as_if_nothing_had_happened() {
-    let lab = stopped(130, |running| {
-        kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
-    });
-    lab.is_clean();
-    goes_on_as_if_nothing_had_happened(&lab, &[]);
-}
-
-#[test]
-fn a_run_whose_processes_were_all_killed_goes_on_as_if_nothing_had_happened() {
-    let lab = stopped(-9, |running| {
-        kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
-    });
-    goes_on_as_if_nothing_had_happened(&lab, &[]);
-}
-
-#[test]
-fn a_run_that_lost_a_rank_goes_on_with_the_other_alone() {
-    let lab = stopped(5, |running| {
-        if let Some(&rank) = running.ranks().get(1) {
-            // It may be gone already.
-            let _ = kill_process(pid_of(rank), Signal::KILL);
-        }
-    });
-    goes_on_as_if_nothing_had_happened(&lab, &["distributed.devices=1"]);
 }
 
 #[test]
@@ -165,7 +45,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened(
     }
     let ended = running.wait();
     ended.has_code(0);
-    bits(&lab).must_be(undisturbed());
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     lab.is_clean();
     assert!(kills >= 2, "{kills} ranks were killed; the others were too fast");
     let restarts = ended.stderr.matches(" of 9, from the newest checkpoint: rank ").count();
@@ -178,102 +58,6 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened(
     let told = lab.rank_stats();
     assert_eq!(told["memory"].as_array().map(Vec::len), Some(2), "{told}");
     assert_eq!(told["step"], lab.last_step());
-}
-
-#[test]
-fn a_run_that_is_stopped_twice_goes_on_with_more_ranks_and_threads() {
-    let lab = stopped(75, |running| running.signal(Signal::TERM));
-    let mut running = lab.start(&["resume", "distributed.devices=4", "data.num_workers=3"]);
-    let step = lab.last_step();
-    lab.wait_for_step(&mut running, step + 5);
-    kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
-    running.wait();
-    goes_on_as_if_nothing_had_happened(&lab, &["distributed.devices=2"]);
-}
-
-#[test]
-fn a_run_that_was_killed_before_its_first_checkpoint_starts_again() {
-    let lab = Lab::with(SLOW);
-    let mut running =
-        lab.start(&["small.toml", "checkpoint.every=never", "checkpoint.keep_best=0"]);
-    lab.wait_for_step(&mut running, 3);
-    kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
-    running.wait();
-    assert!(lab.steps().is_empty());
-    lab.run_to(0, &["resume", "checkpoint.every=60 steps", "checkpoint.keep_best=1"]);
-    bits(&lab).must_be(undisturbed());
-    lab.is_clean();
-}
-
-#[test]
-fn resuming_a_finished_run_changes_nothing_and_says_so() {
-    let lab = Lab::new();
-    lab.run_to(0, &["small.toml"]);
-    let before = bits(&lab);
-    let again = lab.run_to(0, &["resume"]);
-    again.says(&["resumed after step 12", "already complete: all 12 steps are done"]);
-    bits(&lab).must_be(&before);
-    lab.is_clean();
-}
-
-#[test]
-fn every_world_size_and_number_of_threads_gives_the_same_bits() {
-    for [devices, workers, threads] in [[1, 0, 2], [1, 3, 1], [2, 0, 1], [4, 1, 1], [4, 3, 2]] {
-        let lab = Lab::with(SLOW);
-        let changes = [
-            format!("distributed.devices={devices}"),
-            format!("data.num_workers={workers}"),
-            format!("distributed.threads_per_rank={threads}"),
-        ];
-        let args: Vec<&str> =
-            ["small.toml"].into_iter().chain(changes.iter().map(String::as_str)).collect();
-        lab.run_to(0, &args);
-        bits(&lab).must_be(undisturbed());
-        lab.is_clean();
-    }
-}
-
-#[test]
-fn half_precision_trains_to_the_end_and_resumes_to_the_bit() {
-    for precision in ["bf16", "fp16"] {
-        let precision = format!("train.precision={precision}");
-        let [whole, parts] = [(); 2].map(|()| Lab::with(SLOW));
-        whole.run_to(0, &["small.toml", &precision, "train.epochs=2", "scheduler.warmup=never"]);
-        // Two steps before the end of the first epoch, and from there with another world.
-        let length = ["train.steps=10", "~train.epochs", "scheduler.name=constant"];
-        let first = [&["small.toml", &precision, "scheduler.warmup=never"][..], &length].concat();
-        parts.run_to(0, &first);
-        let last = bits(&parts).metrics.pop().unwrap();
-        assert!(last.iter().all(|cell| !cell.contains("NaN")), "{last:?}");
-        parts.run_to(0, &["resume", "train.steps=24", "distributed.devices=1"]);
-        let straight = Lab::with(SLOW);
-        let length = ["train.steps=24", "~train.epochs", "scheduler.name=constant"];
-        straight.run_to(
-            0,
-            &[&["small.toml", &precision, "scheduler.warmup=never"][..], &length].concat(),
-        );
-        assert!(bits(&parts).model == bits(&straight).model, "{precision}");
-        assert!(bits(&whole).model != bits(&straight).model, "another schedule, other weights");
-        parts.is_clean();
-    }
-}
-
-#[test]
-fn mixed_images_have_the_same_bits_on_one_rank_and_after_a_resume() {
-    let run = |changes: &[&str]| {
-        let lab = Lab::new();
-        let mixup = ["data.mixup.mixup_alpha=0.8", "data.mixup.cutmix_alpha=1"];
-        let file = ["small.toml", "distributed.shards=2", "data.drop_last=false"];
-        lab.run_to(0, &[&file[..], &mixup, changes].concat());
-        lab
-    };
-    let whole = bits(&run(&[]));
-    assert!(bits(&run(&["data.mixup.mode=pair"])).model != whole.model);
-    assert!(bits(&run(&["distributed.devices=1"])).model == whole.model);
-    let parts = run(&["train.steps=5", "~train.epochs"]);
-    parts.run_to(0, &["resume", "train.epochs=2", "~train.steps"]);
-    assert!(bits(&parts).model == whole.model);
-    parts.is_clean();
 }
 
 #[test]
@@ -456,9 +240,7 @@ fn a_change_that_makes_another_experiment_is_refused_by_name_and_a_safe_one_is_n
     assert!(fs::read(lab.run_folder().join("resolved.toml")).unwrap() == before);
     let passed = lab.run_to(0, &["resume", "train.epochs=3"]);
     passed.says(&["changed: `train.epochs`: 2 -> 3", "completed after step 18"]);
-    let longer = Lab::with(&BASE.replace("epochs = 2", "epochs = 3"));
-    longer.run_to(0, &["small.toml"]);
-    bits(&lab).must_be(&bits(&longer));
+    bits(&lab).must_be(&undisturbed(&Lab::new(), &["train.epochs=3"]));
     lab.is_clean();
 }
 

@@ -8,10 +8,10 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::resume::{bits, must_be_whole};
-use crate::running::{Ended, pid_of, spawn, until};
+use crate::harness::bits::{bits, must_be_whole};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, pid_of, spawn, until};
 
 /// A finished run of four steps on 16 images of two colours.
 fn photos() -> Lab {
@@ -182,7 +182,7 @@ fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
     until("some steps and a checkpoint", || running.is_over() || goes() && saved.exists());
     kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
     running.wait();
-    until("the end of the ranks", || lab.processes().is_empty());
+    lab.wait_for_all();
     fs::remove_file(lab.path("data/train/red/0.png")).unwrap();
     lab.run_to(3, &words).says(&["train: 15 samples, was 16"]);
     let journal = fs::read_to_string(lab.path("logs/tune/journal.jsonl")).unwrap();

@@ -1,138 +1,27 @@
-//! Optimizer state, and gradients, in parts: the real program's bits, resumes and memory, and where
-//! the parts meet other features.
+//! Optimizer state, and gradients, in parts: memory, smaller passes, other launchers and machines.
+//! `same_bits` has the bits of one machine.
 
 use rustix::process::Signal;
 
-use crate::crossings::{self, ends_alike_however_it_is_disturbed, recipe, shapes};
-use crate::elastic;
-use crate::experiments::{BASE, SLOW};
-use crate::lab::Lab;
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{Lab, SAVED};
 use crate::launchers::Torchrun;
 use crate::machines::{Machines, end, state};
 use crate::memory::{mib, planned_and_trained};
-use crate::resume::{bits, must_be_whole, undisturbed};
-use crate::running::spawn;
+use crate::recipes::batch_norms;
 use crate::sweeps;
-
-/// Two ranks whose second one is killed in step 20; a checkpoint of step 14 is on disk.
-fn killed(stage: u8) -> Lab {
-    let lab = Lab::with(SLOW);
-    let zero = format!("distributed.zero_stage={stage}");
-    let mut command = lab.ddprun(&["small.toml", &zero, "fault.compare_weights=5 steps"]);
-    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=kill@1,20");
-    let ended = spawn(command).wait();
-    assert_ne!(ended.code, 0, "{}", ended.stderr);
-    ended.says(&["optimizer state in 2 parts: rank 0 keeps "]);
-    assert!(lab.steps().pop().unwrap().ends_with("step-00000014"));
-    must_be_whole(&lab);
-    lab
-}
-
-#[test]
-fn a_sharded_run_that_is_killed_at_two_ranks_goes_on_at_one_and_four_to_the_bits_of_plain_ddp() {
-    for (stage, ranks, other) in [
-        (1, "1", None),
-        (1, "4", None),
-        (2, "4", Some("distributed.zero_stage=1")),
-        (2, "2", Some("distributed.zero_stage=0")),
-    ] {
-        let lab = killed(stage);
-        let ranks = format!("distributed.devices={ranks}");
-        let changes: Vec<&str> = std::iter::once(ranks.as_str()).chain(other).collect();
-        let resumed = lab.run_to(0, &[&["resume"], &changes[..]].concat());
-        resumed.says(&["resumed after step 14", "completed after step 60"]);
-        bits(&lab).must_be(undisturbed());
-        lab.is_clean();
-    }
-}
-
-#[test]
-fn a_sharded_run_that_loses_a_rank_goes_on_with_fewer_to_the_bits_of_plain_ddp() {
-    for changes in [&[][..], &["ema.decay=0.9"]] {
-        let plain = Lab::with(&elastic::experiment());
-        plain.run_to(0, &[&["small.toml"], changes].concat());
-        let lab = Lab::with(&elastic::experiment());
-        let sharded = [&["distributed.zero_stage=2"], changes].concat();
-        let ended = elastic::run(&lab, "backward=kill@1,5", &sharded);
-        ended.has_code(0);
-        ended.says(&["1 rank instead of 2", "2 ranks instead of 1"]);
-        bits(&lab).must_be(&bits(&plain));
-        lab.is_clean();
-    }
-}
-
-/// A network with batch norms, under AdamW.
-fn images() -> Lab {
-    let rest = "[model]\nname = \"resnet8\"\n[optimizer]\nname = \"adamw\"\nlr = 1e-3\n";
-    recipe(&format!("{}{rest}", shapes(16)))
-}
-
-/// A forecaster with a parameter that no pass uses.
-fn forecasts() -> Lab {
-    let lab = recipe(
-        r#"
-[model]
-name = "timebridge"
-d_model = 8
-n_heads = 2
-d_ff = 8
-period = 4
-ca_layers = 1
-
-[data]
-name = "csv_forecast"
-file = "series.csv"
-seq_len = 8
-pred_len = 4
-num_workers = 0
-drop_last = false
-
-[loss]
-name = "mse"
-
-[optimizer]
-name = "adamw"
-lr = 1e-3
-"#,
-    );
-    let row =
-        |i: usize| format!("2020-01-{:02} {:02}:00:00,{},{}\n", 1 + i / 24, i % 24, i % 7, i % 5);
-    lab.write("series.csv", format!("date,a,b\n{}", (0..60).map(row).collect::<String>()));
-    lab
-}
-
-/// Where something is trained, `distributed.zero_stage`, and what it meets.
-type Meeting<'a> = (fn() -> Lab, u8, &'a [&'a str]);
-
-/// A world of one divides nothing, so its bits are those of plain DDP.
-#[test]
-fn sharded_runs_with_other_features_have_the_bits_of_plain_ddp_however_they_are_disturbed() {
-    let averages = ["ema.decay=0.9", "ema.use_buffers=true"];
-    let joint = "distributed.sync_batchnorm=true";
-    let swa = ["swa.start=1 epoch", "swa.every=1 step", "swa.lr=0.01", "swa.anneal_epochs=1"];
-    let unused = "distributed.find_unused_parameters=true";
-    let meetings: [Meeting; 5] = [
-        (images, 2, &[&[joint], &averages[..]].concat()),
-        (images, 1, &[&[joint], &swa[..]].concat()),
-        (images, 2, &swa),
-        (forecasts, 2, &[unused, "ema.decay=0.9"]),
-        (forecasts, 1, &[unused, "lookahead.k=2", "lookahead.alpha=0.5"]),
-    ];
-    for (make, stage, changes) in meetings {
-        println!("{stage} {changes:?}");
-        let zero = format!("distributed.zero_stage={stage}");
-        ends_alike_however_it_is_disturbed(&make, &[&[&*zero], changes].concat());
-    }
-}
 
 #[test]
 fn sharded_ranks_that_run_out_of_memory_go_on_in_smaller_passes_as_plain_ones_do() {
     let shrunk = |stage: u8| {
-        let lab = images();
+        let lab = batch_norms();
         let zero = format!("distributed.zero_stage={stage}");
         let batches = ["train.batch_size=2", "train.global_batch_size=16"];
-        let changes = [&batches[..], &["fault.on_oom=shrink_batch", &zero]].concat();
-        let ended = crossings::disturbed(&lab, "memory=oom@1,3", &changes);
+        let each = ["distributed.shards=4", "checkpoint.every=1 step"];
+        let more = ["fault.on_oom=shrink_batch", &zero];
+        let args = [&["small.toml"], &batches[..], &each, &more].concat();
+        let ended = lab.run_with(&format!("{SAVED}; memory=oom@1,3"), &args);
         ended.has_code(0);
         ended.says(&["with micro-batches of 1 sample", "resumed after step 2"]);
         lab.is_clean();
@@ -158,7 +47,7 @@ fn sharded_ranks_of_torchrun_go_on_after_a_restart_with_as_many_and_fewer() {
         for ended in end(launch.start_ranks(then, &lab, 1, &args)) {
             ended.has_code(0);
         }
-        bits(&lab).must_be(undisturbed());
+        bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
         lab.is_clean();
     }
 }

@@ -1,22 +1,41 @@
 //! Sweeps that several processes share, as machines with one folder do.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::experiments::SLOW;
-use crate::lab::Lab;
-use crate::running::{Running, pid_of, spawn, until};
-use crate::sweeps::{ended, lab, told};
+use crate::harness::experiments::{SLOW, saving};
+use crate::harness::lab::Lab;
+use crate::harness::running::{Running, pid_of, spawn, until};
+use crate::sweeps::{Told, ended, lab, told};
 
 /// Values that do not depend on who trained what.
 pub(crate) const RANDOM: &str = "method = \"random\"\ntrials = 4\nconcurrent_trials = 1\n\
     [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
 
-/// A worker whose steps take so long that others can join.
+/// What a sweep of [`experiment`] on one machine tells. It runs once.
+pub(crate) fn undisturbed() -> &'static [Told] {
+    static TOLD: OnceLock<Vec<Told>> = OnceLock::new();
+    TOLD.get_or_init(|| {
+        let lab = lab(&experiment(), RANDOM);
+        lab.run_to(0, &["sweep", "tune.toml"]);
+        told(&lab)
+    })
+}
+
+/// Trials of 30 steps.
+pub(crate) fn experiment() -> String {
+    saving(5)
+}
+
+/// The steps of a worker take so long that others can join.
+pub(crate) const SLOWLY: &str = "backward=sleep(70)@*,*,*";
+
+/// A worker of a slow sweep.
 fn share(lab: &Lab) -> Running {
     let mut command = lab.ddprun(&["sweep", "tune.toml", "--share"]);
-    command.env("DDPRUN_FP", "backward=sleep(50)@*,*,*");
+    command.env("DDPRUN_FP", SLOWLY);
     spawn(command)
 }
 
@@ -37,9 +56,7 @@ pub(crate) fn steps(lab: &Lab, trial: u32) -> usize {
 
 #[test]
 fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_would() {
-    let alone = lab(SLOW, RANDOM);
-    alone.run_to(0, &["sweep", "tune.toml"]);
-    let lab = lab(SLOW, RANDOM);
+    let lab = lab(&experiment(), RANDOM);
     let [leader, other] = two_at_work(&lab);
     let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
     assert!(status.contains(&format!("led by pid {} on ", leader.pid())), "{status}");
@@ -52,7 +69,7 @@ fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_wo
     let end = leader.wait();
     end.has_code(0);
     end.says(&["2 concurrent trials now", "trial 2 has lost its worker", "[4 of 4]"]);
-    assert_eq!(told(&lab), told(&alone));
+    assert_eq!(told(&lab), undisturbed());
     assert!(!lab.path("logs/tune/workers").exists());
     lab.run_to(0, &["sweep", "tune.toml", "--share"]);
     assert_eq!(ended(&lab).len(), 4);
@@ -61,9 +78,7 @@ fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_wo
 
 #[test]
 fn a_leader_that_is_killed_is_followed_by_another_worker_which_resumes_its_trials() {
-    let alone = lab(SLOW, RANDOM);
-    alone.run_to(0, &["sweep", "tune.toml"]);
-    let lab = lab(SLOW, RANDOM);
+    let lab = lab(&experiment(), RANDOM);
     let [leader, other] = two_at_work(&lab);
     kill_process(pid_of(leader.pid()), Signal::KILL).unwrap();
     leader.wait();
@@ -71,7 +86,7 @@ fn a_leader_that_is_killed_is_followed_by_another_worker_which_resumes_its_trial
     end.has_code(0);
     end.says(&["0 done, 2 under way", "trial 1 has lost its worker", "trial 1 continues"]);
     end.says(&["[4 of 4]"]);
-    assert_eq!(told(&lab), told(&alone));
+    assert_eq!(told(&lab), undisturbed());
     lab.is_clean();
 }
 

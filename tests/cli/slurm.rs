@@ -10,12 +10,12 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use test_support::skipped::skipped;
 
-use crate::clusters::{PAUSE, SLOWLY, wait_for_a_save};
-use crate::experiments::SLOW;
-use crate::lab::{Lab, children};
-use crate::resume::{bits, undisturbed};
-use crate::running::{Ended, pid_of, spawn, until};
-use crate::shared_sweeps::{RANDOM, steps};
+use crate::clusters::{PAUSE, slowly, wait_for_a_save};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::SLOW;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, pid_of, spawn, until};
+use crate::shared_sweeps::{self, RANDOM, experiment, steps};
 use crate::sweeps::{self, told};
 
 /// A cluster of two nodes with four cores each.
@@ -171,7 +171,7 @@ PartitionName=urgent Nodes=a,b MaxTime=INFINITE State=UP PriorityTier=10
         assert!(stdout.contains("started the ranks again (restart 1): continuing run"), "{stdout}");
         assert_eq!(self.state(lab), "COMPLETED", "{stdout}");
         assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
-        bits(lab).must_be(undisturbed());
+        bits(lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
     }
 }
 
@@ -237,10 +237,8 @@ fn two_nodes_may_become_one(slurm: &Slurm) {
 
 /// One of two workers is told that its time is over, and comes back.
 fn workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(slurm: &Slurm) {
-    let alone = sweeps::lab(SLOW, RANDOM);
-    alone.run_to(0, &["sweep", "tune.toml"]);
-    let lab = sweeps::lab(SLOW, RANDOM);
-    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{SLOWLY}"));
+    let lab = sweeps::lab(&experiment(), RANDOM);
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{}", slowly()));
     let id = slurm.submit_file(&lab, &["tune.toml", "--workers", "2"]);
     until("two trials", || steps(&lab, 1) > 3 && steps(&lab, 2) > 3);
     assert_eq!(slurm.state(&lab), "2 RUNNING");
@@ -256,7 +254,7 @@ fn workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(slurm: &Slu
     assert!(stdout.contains("interrupted; it resumes") && stdout.contains("[4 of 4]"), "{stdout}");
     assert!(stderr.contains("==> output-2 <=="), "{stderr}");
     assert_eq!(slurm.state(&lab), "2 COMPLETED", "{stdout}");
-    assert_eq!(told(&lab), told(&alone));
+    assert_eq!(told(&lab), shared_sweeps::undisturbed());
     lab.is_clean();
 }
 

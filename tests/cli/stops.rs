@@ -5,10 +5,12 @@ use std::fs;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process, kill_process_group};
+use test_support::processes::{is_alive, is_killed};
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
-use crate::running::{Ended, Running, is_alive, is_killed, pid_of, spawn, until};
+use crate::harness::bits::{bits, undisturbed};
+use crate::harness::experiments::saving;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, Running, pid_of, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 6] = [
@@ -65,10 +67,7 @@ fn a_killed_rank_is_named_with_its_step_its_log_and_what_is_saved() {
 fn a_signal_does_not_kill_a_rank_that_does_not_listen_to_it_yet() {
     for signal in ["term", "hup"] {
         let lab = Lab::new();
-        let mut command = lab.ddprun(&["small.toml"]);
-        command.env("DDPRUN_FP", format!("join={signal}@1,*"));
-        let ended = spawn(command).wait();
-        ended.has_code(0);
+        lab.run_with(&format!("join={signal}@1,*"), &["small.toml"]).has_code(0);
         lab.is_clean();
     }
 }
@@ -223,31 +222,10 @@ fn ctrl_c_that_is_sent_twice_at_once_counts_once() {
 }
 
 #[test]
-fn a_signal_during_an_evaluation_breaks_it_off_and_the_next_start_makes_it() {
-    let undisturbed = Lab::new();
-    undisturbed.run_to(0, &["small.toml"]);
-    for ranks in ["distributed.devices=2", "distributed.devices=1"] {
-        let lab = Lab::new();
-        let mut command = lab.ddprun(&["small.toml", "distributed.shards=2", ranks]);
-        command.env("DDPRUN_FP", "evaluating=term(parent)@0,6,0,1; validate=sleep(400)@*,6");
-        let ended = spawn(command).wait();
-        ended.has_code(75);
-        ended.says(&["the evaluation is broken off; it is made when the run continues"]);
-        ended.says(&["(state saved) after step 6"]);
-        assert!(!lab.events().iter().any(|event| event["event"] == "epoch_done"));
-        lab.run_to(0, &["resume"]);
-        crate::resume::bits(&lab).must_be(&crate::resume::bits(&undisturbed));
-        lab.is_clean();
-    }
-}
-
-#[test]
 fn a_signal_before_the_first_step_ends_with_its_code_and_leaves_no_run() {
     let lab = Lab::new();
     for (signal, code) in [("term", 75), ("hup", 75)] {
-        let mut command = lab.ddprun(&["small.toml"]);
-        command.env("DDPRUN_FP", format!("parse={signal}@parent,*"));
-        let ended = spawn(command).wait();
+        let ended = lab.run_with(&format!("parse={signal}@parent,*"), &["small.toml"]);
         ended.has_code(code);
         ended.says(&["stopped before the first step"]);
         assert!(children(&lab.path("logs/small")).is_empty(), "nothing was begun");
@@ -266,7 +244,7 @@ fn ranks_do_not_outlive_their_parent() {
     running.signal(Signal::KILL);
     until("the end of the parent", || running.is_over());
     assert!(ranks.into_iter().all(is_killed), "a rank outlives its parent");
-    until("the end of the ranks", || lab.processes().is_empty());
+    lab.wait_for_all();
     let step = lab.last_step();
     assert_eq!(running.wait().code, -9);
     // The next owner of the run sweeps what was half-written.
@@ -274,46 +252,14 @@ fn ranks_do_not_outlive_their_parent() {
     lab.is_clean();
 }
 
-#[test]
-fn a_group_that_is_started_again_ends_with_the_weights_of_an_undisturbed_one() {
-    let model = |lab: &Lab| fs::read(lab.checkpoints().join("latest/model.safetensors")).unwrap();
-    let undisturbed = Lab::with(SLOW);
-    undisturbed.run_to(0, &["small.toml"]);
-    // On a busy machine the run may be over before the signal comes.
-    for _ in 0..3 {
-        let lab = Lab::with(SLOW);
-        let mut running = lab.start(&["small.toml", "--max-restarts", "1"]);
-        lab.wait_for_step_and_save(&mut running, 15);
-        if let (false, Some(&rank)) = (running.is_over(), running.ranks().get(1)) {
-            // It may be gone already.
-            let _ = kill_process(pid_of(rank), Signal::KILL);
-        }
-        let ended = running.wait();
-        ended.has_code(0);
-        lab.is_clean();
-        assert!(model(&lab) == model(&undisturbed));
-        if ended.stderr.contains("restart 1 of 1") {
-            ended.says(&["newest checkpoint: rank 1 was killed by SIGKILL", "resumed after step "]);
-            return;
-        }
-    }
-    panic!("three runs were over before their rank was killed");
-}
-
-/// [`BASE`] with a checkpoint of 28 MiB at every second step: one is always being written.
+/// A checkpoint of 28 MiB at every second step: one is always being written.
 fn large() -> String {
-    BASE.replace("hidden = [16]", "hidden = [3072]")
-        + "\n[checkpoint]\nevery = \"2 steps\"\nkeep_last = 2\n"
+    saving(2).replace("hidden = [16]", "hidden = [3072]") + "keep_last = 2\n"
 }
 
 /// Kills by `kill`, which says whether a half-written checkpoint was left, and goes on.
 fn killed_in_the_middle_of_a_write(code: i32, kill: impl Fn(&Lab, &mut Running) -> bool) {
-    let end = |lab: &Lab| {
-        let file = |name| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
-        ["model.safetensors", "optimizer.safetensors", "state.json"].map(file)
-    };
-    let undisturbed = Lab::with(&large());
-    undisturbed.run_to(0, &["small.toml"]);
+    let expected = undisturbed(&Lab::with(&large()), &[]);
     // The write may be over before the signal comes.
     for _ in 0..10 {
         let lab = Lab::with(&large());
@@ -328,7 +274,7 @@ fn killed_in_the_middle_of_a_write(code: i32, kill: impl Fn(&Lab, &mut Running) 
         let whole = lab.run_to(0, &["checkpoint", "verify"]);
         assert_eq!(whole.stdout.matches(": intact\n").count(), lab.steps().len());
         lab.run_to(0, &["resume"]).says(&["resumed after step ", "completed after step 12"]);
-        assert!(end(&lab) == end(&undisturbed), "the same bits as without the kill");
+        bits(&lab).must_be(&expected);
         lab.is_clean();
         return;
     }

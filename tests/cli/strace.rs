@@ -1,12 +1,11 @@
 //! A run killed at each system call by which a checkpoint becomes one, one after another, with
 //! `strace`.
 
-use std::process::{Command, Stdio};
-
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab};
-use crate::resume::{Bits, bits};
-use crate::running::{Ended, spawn, until};
+use crate::harness::bits::{Bits, bits};
+use crate::harness::experiments::four_steps;
+use crate::harness::lab::{BINARY, Lab};
+use crate::harness::running::{Ended, spawn, until};
+use crate::harness::tracer::{TRACER, can_trace, undisturbed};
 use crate::skipped::skipped;
 
 /// The calls that make files and folders durable, and give, move and take their names.
@@ -14,30 +13,6 @@ const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "u
 
 /// Most calls of one kind that a thread of this small run could make.
 const MAX_CALLS: u32 = 100;
-
-/// What no system call can be stopped at without.
-pub(crate) const TRACER: &str = "no `strace`, or it may not trace";
-
-/// Four steps with two checkpoints, of which the first is rotated away.
-pub(crate) fn experiment() -> String {
-    BASE.replace("epochs = 2", "steps = 4") + "\n[checkpoint]\nevery = \"2 steps\"\n"
-}
-
-/// Whether this machine has an `strace` that may trace.
-pub(crate) fn can_trace() -> bool {
-    let mut command = Command::new("strace");
-    command.args(["-f", "-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-/// An undisturbed run: the data that the others use, and what they must end with.
-pub(crate) fn undisturbed() -> (Lab, String, Bits) {
-    let lab = Lab::with(&experiment());
-    let data = format!("data.dir={}", lab.path("data/shapes").display());
-    lab.run_to(0, &["small.toml", &data]);
-    let expected = bits(&lab);
-    (lab, data, expected)
-}
 
 /// The run with `fault` at the `nth` call of this kind of each of its threads; its calls are
 /// written to `log`.
@@ -50,7 +25,7 @@ fn traced(lab: &Lab, call: &str, fault: &str, nth: u32, (log, data): (&str, &str
 /// Kills each thread of the run at its `nth` call of this kind, and goes on. Returns whether
 /// anybody was killed.
 fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&four_steps());
     let ended = traced(&lab, call, "signal=KILL", nth, ("/dev/null", data));
     if ended.code == 0 {
         return false;
@@ -101,7 +76,7 @@ const FAILED: u32 = 40;
 /// Has each thread of the run fail at its `nth` call of this kind, and goes on if that ended it.
 /// Returns how it ended, or `None` if fewer calls were made.
 fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> Option<i32> {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&four_steps());
     let what = format!("{call} {nth} {errno}");
     let log = lab.path("strace.txt");
     let fault = format!("error={errno}");

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 
 use crate::bad_input::on_small_disk;
-use crate::experiments::BASE;
-use crate::lab::{BINARY, Lab, children};
-use crate::resume::{Bits, bits, must_be_whole};
-use crate::running::{Ended, Running, spawn};
+use crate::harness::bits::{Bits, bits, must_be_whole};
+use crate::harness::experiments::{BASE, four_steps};
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Ended, Running, spawn};
+use crate::harness::tracer::{TRACER, can_trace, undisturbed};
 use crate::skipped::skipped;
-use crate::strace::{TRACER, can_trace, experiment, undisturbed};
 
 /// Whether this machine has a program, which says its version.
 fn has(program: &str) -> bool {
@@ -162,7 +162,7 @@ const LONG_FILES: [&str; 3] = ["small.toml", "model.hidden=[64]", "distributed.d
 
 /// What the run above leaves undisturbed, and where its data are.
 fn long_files() -> (Lab, String, Bits) {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&four_steps());
     let data = format!("data.dir={}", lab.path("data/shapes").display());
     lab.run_to(0, &[&LONG_FILES[..], &[&data]].concat());
     let expected = bits(&lab);
@@ -172,7 +172,7 @@ fn long_files() -> (Lab, String, Bits) {
 /// The run where no file may be longer than `most` bytes, gone on with where it may. Returns how it
 /// ended at first.
 fn with_short_files(most: usize, (_, data, expected): &(Lab, String, Bits)) -> i32 {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&four_steps());
     let limit = format!("--fsize={most}");
     let command = [&[limit.as_str(), BINARY], &LONG_FILES[..], &[data.as_str()]].concat();
     let ended = spawn(lab.command("prlimit", &command)).wait();
@@ -239,7 +239,7 @@ fn an_image(folder: &Path) -> PathBuf {
 
 /// A run whose reads of one image fail, those that `when` says of each thread.
 fn with_bad_reads(data: &str, image: &Path, when: &str) -> (Lab, Ended) {
-    let lab = Lab::with(&experiment());
+    let lab = Lab::with(&four_steps());
     let (path, inject) = (image.to_str().unwrap(), format!("inject=read:error=EIO:when={when}"));
     let strace = ["-f", "-o", "/dev/null", "-P", path, "-e", "trace=read", "-e", &inject, "--"];
     let ended =
@@ -335,7 +335,7 @@ fn a_file_system_without_locks_is_refused_before_anything_starts() {
         ("EOPNOTSUPP", "not supported"),
         ("ESTALE", "Stale file handle"),
     ] {
-        let lab = Lab::with(&experiment());
+        let lab = Lab::with(&four_steps());
         let inject = format!("inject=flock:error={errno}");
         let strace = ["-f", "-o", "/dev/null", "-e", "trace=flock", "-e", &inject, "--", BINARY];
         let all = [&strace[..], &["small.toml", &data]].concat();

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::OnceLock;
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
-use crate::running::{Ended, Running, pid_of, spawn, until};
+use crate::harness::experiments::{BASE, SLOW, saving};
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, Running, pid_of, spawn, until};
 
 /// A lab with `small.toml` and a sweep of it.
 pub(crate) fn lab(experiment: &str, sweep: &str) -> Lab {
@@ -33,8 +34,11 @@ pub(crate) fn ended(lab: &Lab) -> Vec<Value> {
     journal(lab).into_iter().filter(|line| line["record"] == "ended").collect()
 }
 
-/// What each trial was and reported, without times.
-pub(crate) fn told(lab: &Lab) -> Vec<(Value, Value, Value, Value)> {
+/// What a trial was and reported, without times.
+pub(crate) type Told = (Value, Value, Value, Value);
+
+/// What each trial was and reported.
+pub(crate) fn told(lab: &Lab) -> Vec<Told> {
     let values = |trial: &Value| {
         let lines = journal(lab);
         let is_it = |line: &&Value| line["record"] == "started" && line["trial"] == *trial;
@@ -100,19 +104,29 @@ fn a_grid_runs_every_point_as_a_run_of_its_own_and_ranks_them() {
     lab.is_clean();
 }
 
-/// The undisturbed sweep.
-fn undisturbed() -> Vec<(Value, Value, Value, Value)> {
-    let lab = lab(SLOW, RANDOM);
-    lab.run_to(0, &["sweep", "tune.toml"]);
-    told(&lab)
+/// What an undisturbed sweep of 60 steps in each trial tells. It runs once.
+fn undisturbed() -> &'static [Told] {
+    static TOLD: OnceLock<Vec<Told>> = OnceLock::new();
+    TOLD.get_or_init(|| {
+        let lab = lab(&saving(10), RANDOM);
+        lab.run_to(0, &["sweep", "tune.toml"]);
+        told(&lab)
+    })
+}
+
+/// Starts the sweep, with steps that take so long that a signal meets them.
+fn start_slowly(lab: &Lab, changes: &[&str]) -> Running {
+    let mut command = lab.ddprun(&[&["sweep", "tune.toml"], changes].concat());
+    command.env("DDPRUN_FP", "backward=sleep(30)@*,*,*");
+    spawn(command)
 }
 
 #[test]
 fn a_sweep_whose_parent_is_killed_leaves_no_process_and_goes_on_to_the_same_result() {
     let expected = undisturbed();
-    let lab = lab(SLOW, RANDOM);
+    let lab = lab(&saving(10), RANDOM);
     for (number, step) in [(1, 10), (2, 30)] {
-        let mut running = lab.start(&["sweep", "tune.toml"]);
+        let mut running = start_slowly(&lab, &[]);
         let name = trial_folder(&lab, number).join("metrics.csv");
         let is_there =
             |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > step);
@@ -130,8 +144,8 @@ fn a_sweep_whose_parent_is_killed_leaves_no_process_and_goes_on_to_the_same_resu
 #[test]
 fn ctrl_c_saves_every_trial_and_the_same_command_goes_on() {
     let expected = undisturbed();
-    let lab = lab(SLOW, RANDOM);
-    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let lab = lab(&saving(10), RANDOM);
+    let mut running = start_slowly(&lab, &[]);
     let name = trial_folder(&lab, 2).join("metrics.csv");
     let is_there = |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > 12);
     stop_when(&lab, &mut running, "a step", is_there);
@@ -211,10 +225,9 @@ fn a_sweep_killed_before_or_after_any_decision_is_written_ends_as_an_undisturbed
     for point in ["draw", "started", "prune", "pruned", "end", "ended"] {
         let lab = pruned_lab();
         let hit = if ["draw", "started"].contains(&point) { 2 } else { 1 };
-        let mut command = lab.ddprun(&["sweep", "tune.toml"]);
-        command.env("DDPRUN_FP", format!("sweep.{point}=kill@parent,*,*,{hit}"));
-        assert_eq!(spawn(command).wait().code, -9, "{point}");
-        until("the end of the ranks", || lab.processes().is_empty());
+        let points = format!("sweep.{point}=kill@parent,*,*,{hit}");
+        assert_eq!(lab.run_with(&points, &["sweep", "tune.toml"]).code, -9, "{point}");
+        lab.wait_for_all();
         // What is written down is not done again; what is not has not happened.
         if point.starts_with("prune") {
             assert_eq!(pruned(&lab).contains(&first), point == "pruned", "{point}");
@@ -307,8 +320,8 @@ fn eval_takes_the_best_trial_of_a_sweep_and_report_shows_all() {
 
 #[test]
 fn a_trial_whose_rank_dies_is_recorded_and_the_sweep_goes_on() {
-    let lab = lab(SLOW, &RANDOM.replace("trials = 3", "trials = 2"));
-    let mut running = lab.start(&["sweep", "tune.toml", "fault.max_restarts=0"]);
+    let lab = lab(&saving(10), &RANDOM.replace("trials = 3", "trials = 2"));
+    let mut running = start_slowly(&lab, &["fault.max_restarts=0"]);
     let name = trial_folder(&lab, 1).join("metrics.csv");
     let is_there = |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > 3);
     stop_when(&lab, &mut running, "a step", is_there);
@@ -326,8 +339,8 @@ fn a_trial_whose_rank_dies_is_recorded_and_the_sweep_goes_on() {
 fn trials_run_side_by_side_and_status_tells_how_it_stands() {
     let text =
         RANDOM.replace("devices_per_trial = 2\nconcurrent_trials = 1", "concurrent_trials = 2");
-    let lab = lab(SLOW, &text);
-    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let lab = lab(&saving(10), &text);
+    let mut running = start_slowly(&lab, &[]);
     let both =
         |lab: &Lab| [1, 2].iter().all(|&n| trial_folder(lab, n).join("events.jsonl").exists());
     stop_when(&lab, &mut running, "two trials", both);

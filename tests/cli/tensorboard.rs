@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::experiments::SLOW;
-use crate::lab::{Lab, children};
-use crate::running::spawn;
+use crate::harness::experiments::SLOW;
+use crate::harness::lab::{Lab, SAVED, children};
 
 /// Values by tag and step.
 type Points = BTreeMap<(String, u64), f32>;
@@ -15,9 +14,8 @@ type Points = BTreeMap<(String, u64), f32>;
 fn tensorboard_sees_every_number_once_though_a_rank_was_killed() {
     let lab = Lab::with(SLOW);
     let sinks = "logging.sinks=[jsonl,csv,{name=tensorboard,dir=tb}]";
-    let mut command = lab.ddprun(&["small.toml", "fault.max_restarts=1", sinks]);
-    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=kill@1,20");
-    let ended = spawn(command).wait();
+    let args = ["small.toml", "fault.max_restarts=1", sinks];
+    let ended = lab.run_with(&format!("{SAVED}; backward=kill@1,20"), &args);
     ended.has_code(0);
     let run = lab.run_folder();
     let own = run.strip_prefix(lab.path("logs")).unwrap();

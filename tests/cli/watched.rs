@@ -5,25 +5,26 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::experiments::BASE;
-use crate::lab::Lab;
-use crate::resume::bits;
-use crate::running::{Ended, spawn};
+use crate::harness::experiments::saving;
+use crate::harness::lab::Lab;
+use crate::harness::running::Ended;
 
 /// A small run that compares weights at every step, and saves at every second one.
 fn experiment() -> String {
-    BASE.to_owned() + "\n[checkpoint]\nevery = \"2 steps\"\n[fault]\ncompare_weights = \"1 step\"\n"
+    saving(2) + "[fault]\ncompare_weights = \"1 step\"\n"
+}
+
+pub(crate) fn lab() -> Lab {
+    Lab::with(&experiment())
 }
 
 fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
-    let mut command = lab.ddprun(&[&["small.toml"], changes].concat());
-    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
-    spawn(command).wait()
+    lab.run_with(points, &[&["small.toml"], changes].concat())
 }
 
 #[test]
 fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
-    let lab = Lab::with(&experiment());
+    let lab = lab();
     let ended = run(&lab, "weights=flip@1,5", &[]);
     ended.has_code(5);
     ended.says(&[
@@ -36,7 +37,7 @@ fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
 
 #[test]
 fn a_sum_that_is_wrong_on_one_rank_is_found_with_the_weights_that_it_makes() {
-    let lab = Lab::with(&experiment());
+    let lab = lab();
     let ended = run(&lab, "reduced=flip@1,5", &[]);
     ended.has_code(5);
     ended.says(&[
@@ -48,48 +49,11 @@ fn a_sum_that_is_wrong_on_one_rank_is_found_with_the_weights_that_it_makes() {
 
 #[test]
 fn of_three_ranks_the_one_that_differs_is_named_also_if_it_is_the_first() {
-    let lab = Lab::with(&experiment());
+    let lab = lab();
     let changes = ["distributed.devices=3", "train.global_batch_size=12"];
     let ended = run(&lab, "weights=flip@0,3", &changes);
     ended.has_code(5);
     ended.says(&["after step 3 the weights of rank 0 differ", "where: rank 0 on "]);
-}
-
-#[test]
-fn a_turned_bit_reaches_no_checkpoint_and_a_restart_undoes_it() {
-    let undisturbed = Lab::with(&experiment());
-    undisturbed.run_to(0, &["small.toml"]);
-    let lab = Lab::with(&experiment());
-    // Only before a checkpoint is compared.
-    let changes = ["--max-restarts=1", "fault.compare_weights=never"];
-    let ended = run(&lab, "weights=flip@0,5", &changes);
-    ended.has_code(0);
-    ended.says(&["restart 1 of 1", "after step 6 the weights of rank 1 differ"]);
-    bits(&lab).must_be(&bits(&undisturbed));
-    lab.is_clean();
-}
-
-/// A run in which a bit of what only checkpoints hand on turns in rank 0 is the undisturbed one
-/// after a restart.
-fn is_undone(point: &str, what: &str, change: &str) {
-    let undisturbed = Lab::with(&experiment());
-    undisturbed.run_to(0, &["small.toml", change]);
-    let lab = Lab::with(&experiment());
-    let ended = run(&lab, point, &["--max-restarts=1", change]);
-    ended.has_code(0);
-    ended.says(&["restart 1 of 1", &format!("after step 6 the {what} of rank 1 differ")]);
-    bits(&lab).must_be(&bits(&undisturbed));
-    lab.is_clean();
-}
-
-#[test]
-fn a_turned_bit_of_the_optimizer_reaches_no_checkpoint_either() {
-    is_undone("optimizer_state=flip@0,6", "optimizer state", "optimizer.lr=1e-3");
-}
-
-#[test]
-fn a_turned_bit_of_the_averages_reaches_no_checkpoint_either() {
-    is_undone("averages=flip@0,6", "averaged weights", "ema.decay=0.9");
 }
 
 /// A run in which rank 1 is slow at this point, for this reason.
@@ -128,7 +92,7 @@ fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
 
 #[test]
 fn a_sample_that_two_ranks_take_ends_the_run_before_its_epoch_is_trained() {
-    let lab = Lab::with(&experiment());
+    let lab = lab();
     let ended = run(&lab, "samples=flip@1,6", &["--max-restarts=0"]);
     ended.has_code(70);
     ended.says(&["epoch 2", "ranks take 49 samples that are not the 48 of the epoch"]);
@@ -138,7 +102,7 @@ fn a_sample_that_two_ranks_take_ends_the_run_before_its_epoch_is_trained() {
 
 #[test]
 fn each_epoch_says_that_its_samples_are_dealt_out_once() {
-    let lab = Lab::with(&experiment());
+    let lab = lab();
     let changes = ["train.global_batch_size=20", "train.batch_size=10", "data.drop_last=true"];
     lab.run_to(0, &[&["small.toml"], &changes[..]].concat());
     let log = fs::read_to_string(lab.run_folder().join("rank-0.log")).unwrap();

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::running::{Ended, flowing};
+use crate::harness::experiments::BASE;
+use crate::harness::lab::{Lab, children};
+use crate::harness::running::{Ended, flowing};
 
 /// Trains the small experiment and exports its best weights to `weights.safetensors`.
 fn trained() -> Lab {

@@ -7,10 +7,10 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::experiments::{BASE, SLOW};
-use crate::lab::{BINARY, Lab, children};
+use crate::harness::experiments::{BASE, SLOW};
+use crate::harness::lab::{BINARY, Lab, children};
+use crate::harness::running::{Ended, Running, spawn};
 use crate::machines::end;
-use crate::running::{Ended, Running, spawn};
 use crate::sweeps::journal;
 
 /// What `eval` measures of what `word` names, from a folder of the lab.
@@ -170,7 +170,7 @@ fn a_killed_run_that_started_from_another_goes_on_to_the_same_bits_without_it() 
         let runs = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
         runs.into_iter().any(|run| run.path().join("latest").exists())
     };
-    crate::running::until("a checkpoint", has_saved);
+    crate::harness::running::until("a checkpoint", has_saved);
     running.signal(Signal::KILL);
     running.wait().has_code(-9);
     fs::remove_dir_all(lab.path("checkpoints/first")).unwrap();
@@ -198,9 +198,12 @@ fn all_trials_start_from_the_checkpoint_that_the_word_meant_at_first() {
     // Stopped by its first trial's end, and begun again when the word means another run.
     let running = lab.start(&["sweep", "tune.toml"]);
     let has_ended = || journal(&lab).iter().any(|line| line["record"] == "ended");
-    crate::running::until("a trial", has_ended);
+    crate::harness::running::until("a trial", has_ended);
     if lab.path("logs/tune").exists() {
-        let _ = rustix::process::kill_process(crate::running::pid_of(running.pid()), Signal::KILL);
+        let _ = rustix::process::kill_process(
+            crate::harness::running::pid_of(running.pid()),
+            Signal::KILL,
+        );
     }
     running.wait();
     lab.run_to(0, &["first.toml", "experiment.name=first", "experiment.seed=7"]);

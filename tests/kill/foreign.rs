@@ -3,8 +3,9 @@
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
+use test_support::processes::is_stopped;
 
-use crate::{FOLDER, SCENARIO, is_stopped, signal_to, until};
+use crate::{FOLDER, SCENARIO, signal_to, until};
 
 /// Ranks of a launch, and the folder of their run.
 struct Launch {

@@ -31,6 +31,7 @@ use ddprun::units::Rank;
 use ddprun::user_error::ExitCode;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use test_support::processes::is_alive;
 
 const SCENARIO: &str = "TEST_SCENARIO";
 const FOLDER: &str = "TEST_FOLDER";
@@ -234,29 +235,6 @@ fn fails(scenario: &str, timeout: Duration) -> (Failure, tempfile::TempDir) {
     let written = std::fs::read(folder.path().join("failure.json")).unwrap();
     assert_eq!(serde_json::from_slice::<Failure>(&written).unwrap(), failure);
     (failure, folder)
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Whether a signal stopped a process.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-}
-
-/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs
-/// again.
-fn is_killed(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let pends = |name: &&str| {
-        field(name).is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & (1 << 8) != 0)
-    };
-    let is_over = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
-    is_over || ["SigPnd:", "ShdPnd:"].iter().any(pends)
 }
 
 fn signal_to(pid: u32, signal: Signal) {

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use ddprun::internals::launch::{self, LauncherEvent, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use test_support::processes::{is_alive, is_killed};
 
-use crate::{TIMEOUT, folders, is_alive, is_killed, plan, signal_to, start, until};
+use crate::{TIMEOUT, folders, plan, signal_to, start, until};
 
 /// A parent of its own; does nothing in the process of the tests.
 #[test]

@@ -1,10 +1,11 @@
 //! Helpers for the tests of several crates: damaged inputs, notes of skipped tests, and assertions
-//! on error messages; and a server that imitates the Hugging Face hub.
+//! on error messages, and the states of processes; and a server that imitates the Hugging Face hub.
 
 use std::fmt::Display;
 
 pub mod hub_server;
 pub mod mutated;
+pub mod processes;
 pub mod skipped;
 
 /// Asserts that `result` is an error whose message contains `part`.

@@ -248,7 +248,7 @@ pub(crate) fn read(root: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut open = vec![root.to_owned()];
     while let Some(folder) = open.pop() {
-        for path in crate::lab::children(&folder) {
+        for path in crate::harness::lab::children(&folder) {
             let below = path.strip_prefix(root).unwrap().to_owned();
             let content = if path.is_symlink() {
                 Content::Link(fs::read_link(&path).unwrap())

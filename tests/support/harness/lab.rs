@@ -7,12 +7,16 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use test_support::processes::is_alive;
 
-use crate::experiments::BASE;
-use crate::running::{Ended, Running, is_alive, pid_of, spawn, until};
+use crate::harness::experiments::BASE;
+use crate::harness::running::{Ended, Running, pid_of, spawn, until};
 
 /// The program that is tested.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ddprun");
+
+/// A fail point by which each checkpoint is on the disk before the next step, however slow that is.
+pub(crate) const SAVED: &str = "checkpoint.queued=wait@*,*,*";
 
 /// Carries the lab's folder into every process of it.
 const MARK: &str = "LAB_FOLDER";
@@ -76,6 +80,18 @@ impl Lab {
         let ended = self.run(args);
         ended.has_code(code);
         ended
+    }
+
+    /// As [`Lab::run`], with these fail points.
+    pub(crate) fn run_with(&self, points: &str, args: &[&str]) -> Ended {
+        let mut command = self.ddprun(args);
+        command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
+        spawn(command).wait()
+    }
+
+    /// Waits until none of this lab's processes runs.
+    pub(crate) fn wait_for_all(&self) {
+        until("the end of the ranks", || self.processes().is_empty());
     }
 
     pub(crate) fn start(&self, args: &[&str]) -> Running {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::running::until;
+use crate::harness::running::until;
 
 /// A group of its own, without limits at first.
 pub(crate) struct ControlGroup(PathBuf);

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(2);
 /// Time between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
 /// A process of the lab that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -130,24 +131,6 @@ pub(crate) fn flowing(page: &str) -> String {
 
 pub(crate) fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(pid as i32).unwrap()
-}
-
-/// Whether a process runs or is stopped; one that has ended and was not waited for yet does not.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs
-/// again.
-pub(crate) fn is_killed(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let pends = |name: &&str| {
-        field(name).is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & (1 << 8) != 0)
-    };
-    let is_over = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
-    is_over || ["SigPnd:", "ShdPnd:"].iter().any(pends)
 }
 
 /// Waits for `happened`.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::lab::Lab;
+use crate::harness::lab::Lab;
 
 /// Two ranks train a small network on 48 generated images of 3 classes: 6 steps in each of 2
 /// epochs.
@@ -101,6 +101,17 @@ every = "7 steps"
 every = "1 step"
 sinks = ["jsonl", "csv"]
 "#;
+
+/// [`BASE`] with so many epochs of 6 steps, and a checkpoint at every second step.
+pub(crate) fn saving(epochs: u32) -> String {
+    BASE.replace("epochs = 2", &format!("epochs = {epochs}"))
+        + "\n[checkpoint]\nevery = \"2 steps\"\n"
+}
+
+/// Four steps with two checkpoints, of which the first is rotated away.
+pub(crate) fn four_steps() -> String {
+    saving(2).replace("epochs = 2", "steps = 4")
+}
 
 impl Lab {
     /// An image of one colour, so that the classes `red`, `green` ... can be told apart.

@@ -1,0 +1,9 @@
+//! The program as tests run it: a folder in which the binary runs, its processes, what they train
+//! and what they leave.
+
+pub(crate) mod bits;
+pub(crate) mod control_group;
+pub(crate) mod experiments;
+pub(crate) mod lab;
+pub(crate) mod running;
+pub(crate) mod tracer;
