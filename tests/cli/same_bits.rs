@@ -180,6 +180,7 @@ impl Target {
 }
 
 impl Row<'_> {
+    #[expect(clippy::print_stdout, reason = "a test that fails shows which starts these were")]
     fn holds(&self) {
         let changes = self.changes.concat();
         let expected = undisturbed(&(self.experiment)(), &[&changes, self.undisturbed].concat());
