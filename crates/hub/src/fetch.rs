@@ -180,6 +180,8 @@ impl Hub {
         for (file, place) in set.absent(path) {
             self.fetch_known(file, &place, on_progress)?;
         }
+        // What a killed process has half unpacked, on this machine or another.
+        files::remove_temporaries_of(path)?;
         let archives: Vec<PathBuf> =
             set.files.iter().map(|file| set.folder(path).join(file.name)).collect();
         files::write_folder_atomic(path, |folder| {

@@ -58,6 +58,7 @@ pub(crate) use messages::{NoRun, PrepareError};
 pub use parent::options::{Console, LauncherEvent, Program, Start};
 pub(crate) use parent::recovery::describe_resize;
 pub use parent::run::{run, run_node};
+pub(crate) use parent::spawn::open_output;
 pub use rank::env as rank_env;
 pub use rank::env::Role;
 pub use rank::inherit::{hide_backtraces_of_errors, limit_threads};

@@ -3,8 +3,8 @@
 //! One thread runs them one after the other, in the process that watches the ranks. What they print
 //! is appended to `hooks.log`; the first failure of each hook is reported.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::child_process;
 use crate::config::schema;
 use crate::config::{HookEvent, fill_placeholders};
+use crate::launch::open_output;
 use crate::plan::{Plan, RunFolders};
 use crate::record::to_stderr;
 use crate::user_error::ExitCode;
@@ -126,7 +127,7 @@ impl Hooks {
 
 /// The thread that runs the commands.
 struct Runner {
-    log: std::path::PathBuf,
+    log: PathBuf,
     timeout: Duration,
     is_given_up: Arc<AtomicBool>,
     /// Hooks whose failure was reported.
@@ -163,7 +164,8 @@ impl Runner {
         if self.is_given_up.load(Ordering::Relaxed) {
             return Err("was not run".to_owned());
         }
-        let log = self.log().map_err(|error| format!("was not run: {error}"))?;
+        let log = open_output(&self.log).and_then(|log| Ok((log.try_clone()?, log)));
+        let log = log.map_err(|error| format!("was not run: {error}"))?;
         let mut shell = child_process::shell(&with_variables(&call.command));
         for (name, value) in &call.fields {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -190,11 +192,6 @@ impl Runner {
                 })
             }
         }
-    }
-
-    fn log(&self) -> io::Result<(File, File)> {
-        let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-        Ok((log.try_clone()?, log))
     }
 }
 

@@ -6,6 +6,6 @@ mod stall;
 mod group;
 mod verdict;
 pub(in crate::launch) mod recovery;
-mod spawn;
+pub(super) mod spawn;
 mod watch;
 pub(in crate::launch) mod run;

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,10 +186,14 @@ fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option
         (true, Console::File) => CONSOLE_LOG.to_owned(),
         (false, _) => format!("rank-{rank}.log"),
     };
-    let path = run.logs.join(name);
+    open_output(&run.logs.join(name)).map(Some)
+}
+
+/// Opens a file to which a program's output is appended.
+pub(crate) fn open_output(path: &Path) -> io::Result<File> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
-    OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
+    OpenOptions::new().create(true).append(true).open(path).map_err(named)
 }
 
 /// The environment that torchrun gives its ranks. No port is opened: `MASTER_PORT` is for programs
