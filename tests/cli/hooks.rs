@@ -35,7 +35,7 @@ run_failed = "echo failed >> ended.txt""#;
     assert_eq!((&last["run"], &last["name"]), (&run.clone().into(), &"small".into()));
     assert_eq!(lines(&lab, "saved.txt").last().unwrap(), &format!("12 {run}"));
     let log = fs::read_to_string(lab.run_folder().join("hooks.log")).unwrap();
-    assert!(log.contains("step-12/model.safetensors"), "{log}");
+    assert!(log.contains("step-00000012/model.safetensors"), "{log}");
     assert_eq!(lines(&lab, "ended.txt"), ["ended 0 small"]);
     let ended: Value = serde_json::from_str(&lines(&lab, "ended.jsonl")[0]).unwrap();
     assert_eq!(ended["code"], 0);

@@ -46,6 +46,19 @@ enum LaunchEnd {
     TookPart { rank: Rank, outcome: worker::Outcome },
 }
 
+impl LaunchEnd {
+    /// The failure in a line: "rank 1 (step 3, forward): out of memory".
+    fn failure(&self) -> Option<String> {
+        match self {
+            Self::Watched { ended, .. } => ended.as_ref().err().map(ToString::to_string),
+            Self::TookPart { rank, outcome } => {
+                let failure = outcome.failure.as_ref()?;
+                Some(format!("rank {rank}: {}", failure.message))
+            }
+        }
+    }
+}
+
 /// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to
 /// the end; beside those of other machines, if there are `nodes`.
 pub(crate) fn watch(
@@ -121,30 +134,27 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
 /// The failure of the run.
 pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
     let Launched { plan, run, end, hooks, .. } = launched;
+    let failure = end.failure();
     let concluded = completed(&plan, &run, end);
-    if let Some(hooks) = hooks {
-        match &concluded {
-            Ok((code, failure)) => hooks.end(false, *code, failure.as_deref()),
-            Err(page) => hooks.end(false, page.code(), Some(&first_line(page))),
-        }
-    }
-    concluded.map(|(code, _)| code)
+    let Some(hooks) = hooks else { return concluded };
+    // The user is not to wait for the hooks to see how it ended.
+    let code = concluded.unwrap_or_else(|page| {
+        print_error(&page);
+        page.code()
+    });
+    hooks.end(false, code, failure.as_deref());
+    Ok(code)
 }
 
-/// Completes the records of the run. Returns its exit code, and the failure of a rank that was
-/// reported.
-fn completed(
-    plan: &Plan,
-    run: &OwnedRun,
-    end: LaunchEnd,
-) -> Result<(ExitCode, Option<String>), ErrorPage> {
+/// Completes the records of the run, and returns its exit code.
+fn completed(plan: &Plan, run: &OwnedRun, end: LaunchEnd) -> Result<ExitCode, ErrorPage> {
     let code = match end {
         LaunchEnd::TookPart { rank, outcome } => {
             if rank.is_first() {
                 draw(plan, &run.folders);
             }
             say_failure(rank, &outcome);
-            return Ok((outcome.code, outcome.failure.map(|failure| failure.message)));
+            return Ok(outcome.code);
         }
         // The run's files are node 0's, also where both see the same folder.
         LaunchEnd::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
@@ -174,13 +184,7 @@ fn completed(
         let page = "error: a metric missed its `[expect]` value (exit code 9)";
         print_error(&ErrorPage::new(code, page));
     }
-    Ok((code, None))
-}
-
-/// The first line of an error page, without `error: `.
-fn first_line(page: &ErrorPage) -> String {
-    let text = page.page();
-    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    Ok(code)
 }
 
 /// The exit code, or the failure with the checkpoint that was `saved`.
