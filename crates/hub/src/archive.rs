@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
 
 use ddprun_host::files;
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use image::{ColorType, ImageFormat};
 use tar::Entry;
 
@@ -30,7 +30,7 @@ pub(crate) enum Layout {
     SpeechCommands,
 }
 
-type Contents<'a> = Entry<'a, GzDecoder<Counted<'a>>>;
+type Contents<'a> = Entry<'a, MultiGzDecoder<Counted<'a>>>;
 
 /// Unpacks `archives` into `folder`.
 ///
@@ -182,7 +182,7 @@ fn each_file(
     let name = shown(archive);
     let broken = |error: io::Error| not_unpacked(archive, &error);
     let counted = Counted { file: BufReader::new(file), done: &done };
-    let mut contents = tar::Archive::new(GzDecoder::new(counted));
+    let mut contents = tar::Archive::new(MultiGzDecoder::new(counted));
     for entry in contents.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         if !entry.header().entry_type().is_file() {

@@ -269,11 +269,17 @@ impl KnownSet {
         SETS.iter().map(|set| set.path)
     }
 
-    /// The folder of the files, where the set is at `path`.
-    pub fn folder<'a>(&self, path: &'a Path) -> &'a Path {
+    /// The folder into which the files of the set at `path` are fetched. Archives have one of their own, so that none
+    /// is taken for a file of the user's.
+    pub fn folder(&self, path: &Path) -> PathBuf {
         match self.form {
-            Form::Folder => path,
-            Form::File | Form::Unpacked(_) => path.parent().unwrap_or(path),
+            Form::Folder => path.to_owned(),
+            Form::File => path.parent().unwrap_or(path).to_owned(),
+            Form::Unpacked(_) => {
+                let mut name = path.as_os_str().to_owned();
+                name.push(".archives");
+                name.into()
+            }
         }
     }
 
@@ -287,8 +293,11 @@ impl KnownSet {
             Form::File => (file, path.to_owned()),
             Form::Folder | Form::Unpacked(_) => (file, self.folder(path).join(file.name)),
         };
-        let is_absent =
-            |(_, path): &(_, PathBuf)| !path.exists() && !path.with_extension("").exists();
+        let is_unpacked = |path: &Path| {
+            let ending = path.extension().filter(|_| matches!(self.form, Form::Folder));
+            ending.is_some_and(|ending| ending == "gz") && path.with_extension("").exists()
+        };
+        let is_absent = |(_, path): &(_, PathBuf)| !path.exists() && !is_unpacked(path);
         self.files.iter().map(place).filter(is_absent).collect()
     }
 }

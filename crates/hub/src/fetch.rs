@@ -182,14 +182,12 @@ impl Hub {
         }
         // What a killed process has half unpacked, on this machine or another.
         files::remove_temporaries_of(path)?;
-        let archives: Vec<PathBuf> =
-            set.files.iter().map(|file| set.folder(path).join(file.name)).collect();
+        let folder = set.folder(path);
+        let archives: Vec<PathBuf> = set.files.iter().map(|file| folder.join(file.name)).collect();
         files::write_folder_atomic(path, |folder| {
             archive::unpack(layout, &archives, folder, on_progress)
         })?;
-        for archive in archives {
-            files::remove_file(&archive)?;
-        }
+        files::remove_folder(&folder)?;
         lock.remove()
     }
 
