@@ -281,7 +281,7 @@ fn an_experiment_whose_data_are_absent_falls_back_on_the_one_that_it_names() {
     assert!(!named.stderr.contains("instead"), "{}", named.stderr);
     run(0, &["plan", "photos.toml", "data.num_workers=2"]).says(&said);
     // A fallback that is not there is found where it is not needed, too.
-    lab.write("gone.toml", format!("{BASE}").replacen('\n', "\nfallback = \"no.toml\"\n", 1));
+    lab.write("gone.toml", BASE.replacen('\n', "\nfallback = \"no.toml\"\n", 1));
     run(2, &["gone.toml"]).says(&["`fallback`", "`no.toml` does not exist"]);
     run(2, &["small.toml", "fallback=series.toml"]).says(&["`fallback`", "works only in a file"]);
     // It stands in for the file that names it, not for one that extends that.

@@ -18,8 +18,7 @@ fn a_build_with_all_features_has_every_optional_kind() {
 fn without(feature: &str) -> Vocabulary {
     let mut families = Kinds::default().families();
     for family in &mut families {
-        let is_of_feature =
-            |name: &str| OPTIONAL.iter().any(|kind| *kind == (family.table, name, feature));
+        let is_of_feature = |name: &str| OPTIONAL.contains(&(family.table, name, feature));
         family.kinds.retain(|kind| !is_of_feature(kind.name));
     }
     mark_left_out(&mut families);
