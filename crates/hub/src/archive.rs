@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use ddprun_host::files;
 use flate2::read::MultiGzDecoder;
-use image::{ColorType, ImageFormat};
+use image::{ColorType, ImageError, ImageFormat};
 use tar::Entry;
 
 use crate::error::Error;
@@ -43,54 +43,48 @@ pub(crate) fn unpack(
     folder: &Path,
     on_progress: OnProgress<'_>,
 ) -> Result<(), Error> {
-    match layout {
-        Layout::Folder => {
-            for archive in archives {
-                each_file(archive, on_progress, |path, file| {
-                    let mut parts = path.components();
-                    parts.next();
-                    write(file, &folder.join(parts.as_path()))
-                })?;
-            }
-        }
-        Layout::Cifar { labels, names } => {
-            for archive in archives {
-                cifar(archive, labels, names, folder, on_progress)?;
-            }
-        }
-        Layout::Pets => {
-            let mut parts: HashMap<String, &str> = HashMap::new();
-            for archive in archives {
-                each_file(archive, on_progress, |path, file| {
-                    if let Some(part) = part_of_list(path, "trainval.txt", "test.txt") {
-                        let photos = text(file)?;
-                        let photos = photos.lines().filter_map(|line| line.split(' ').next());
-                        parts.extend(photos.map(|photo| (format!("{photo}.jpg"), part)));
-                        return Ok(());
-                    }
-                    let name = path.file_name().unwrap_or_default().to_string_lossy();
-                    let Some(part) = parts.get(&*name) else { return Ok(()) };
-                    let breed = name.rsplit_once('_').map_or("", |(breed, _)| breed);
-                    write(file, &folder.join(part).join(breed).join(&*name))
-                })?;
-            }
-        }
-        Layout::SpeechCommands => {
-            for archive in archives {
-                speech_commands(archive, folder, on_progress)?;
-            }
-        }
+    let mut pets = PetParts::new();
+    for archive in archives {
+        match layout {
+            Layout::Folder => each_file(archive, on_progress, |path, file| {
+                let mut parts = path.components();
+                parts.next();
+                write(archive, file, &folder.join(parts.as_path()))
+            }),
+            Layout::Cifar { labels, names } => cifar(archive, labels, names, folder, on_progress),
+            Layout::Pets => pet_photos(archive, &mut pets, folder, on_progress),
+            Layout::SpeechCommands => speech_commands(archive, folder, on_progress),
+        }?;
     }
     Ok(files::sync_file_system(folder)?)
 }
 
-/// `train` or `test` for a list of one of these names.
-fn part_of_list(path: &Path, train: &str, test: &str) -> Option<&'static str> {
-    match path.file_name()?.to_str()? {
-        name if name == train => Some("train"),
-        name if name == test => Some("test"),
-        _ => None,
-    }
+/// `train` or `test` for the name of each photo.
+type PetParts = HashMap<String, &'static str>;
+
+/// Unpacks the photos that `parts` names, to which lists in the archive are added.
+fn pet_photos(
+    archive: &Path,
+    parts: &mut PetParts,
+    folder: &Path,
+    on_progress: OnProgress<'_>,
+) -> Result<(), Error> {
+    each_file(archive, on_progress, |path, file| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let part = match &*name {
+            "trainval.txt" => "train",
+            "test.txt" => "test",
+            _ => {
+                let Some(part) = parts.get(&*name) else { return Ok(()) };
+                let breed = name.rsplit_once('_').map_or("", |(breed, _)| breed);
+                return write(archive, file, &folder.join(part).join(breed).join(&*name));
+            }
+        };
+        let photos = text(archive, file)?;
+        let photos = photos.lines().filter_map(|line| line.split(' ').next());
+        parts.extend(photos.map(|photo| (format!("{photo}.jpg"), part)));
+        Ok(())
+    })
 }
 
 fn cifar(
@@ -104,11 +98,11 @@ fn cifar(
     let mut batches: Vec<(PathBuf, Vec<u8>)> = Vec::new();
     each_file(archive, on_progress, |path, file| {
         if path.ends_with(names) {
-            classes =
-                text(file)?.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
+            let lines = text(archive, file)?;
+            classes = lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
         } else if path.extension().is_some_and(|ending| ending == "bin") {
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
+            file.read_to_end(&mut bytes).map_err(|error| not_unpacked(archive, &error))?;
             batches.push((path.to_owned(), bytes));
         }
         Ok(())
@@ -131,7 +125,10 @@ fn cifar(
             let to = to.join(format!("{:05}.png", counts[part]));
             let values = interleaved(&record[labels..]);
             image::save_buffer_with_format(&to, &values, 32, 32, ColorType::Rgb8, ImageFormat::Png)
-                .map_err(|error| unusable(&error.to_string()))?;
+                .map_err(|error| match error {
+                    ImageError::IoError(error) => not_unpacked(archive, &error),
+                    error => unusable(&error.to_string()),
+                })?;
             counts[part] += 1;
         }
     }
@@ -157,7 +154,7 @@ fn speech_commands(
             Some("testing_list.txt") => "test",
             _ => return Ok(()),
         };
-        parts.extend(text(file)?.lines().map(|line| (PathBuf::from(line), part)));
+        parts.extend(text(archive, file)?.lines().map(|line| (PathBuf::from(line), part)));
         Ok(())
     })?;
     each_file(archive, on_progress, |path, file| {
@@ -166,7 +163,7 @@ fn speech_commands(
         }
         let is_noise = path.starts_with("_background_noise_");
         let part = if is_noise { "" } else { parts.get(path).copied().unwrap_or("train") };
-        write(file, &folder.join(part).join(path))
+        write(archive, file, &folder.join(part).join(path))
     })
 }
 
@@ -174,7 +171,7 @@ fn speech_commands(
 fn each_file(
     archive: &Path,
     on_progress: OnProgress<'_>,
-    mut visit: impl FnMut(&Path, &mut Contents<'_>) -> io::Result<()>,
+    mut visit: impl FnMut(&Path, &mut Contents<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let file = File::open(archive).map_err(files::Error::io("open", archive))?;
     let size = file.metadata().map_or(0, |found| found.len());
@@ -194,7 +191,7 @@ fn each_file(
             let why = format!("it has a file that would lie elsewhere: `{}`", path.display());
             return Err(Error::Unpack { file: name, why });
         }
-        visit(&path, &mut entry).map_err(broken)?;
+        visit(&path, &mut entry)?;
         if !on_progress(Progress::Unpacking { file: &name, done: done.get(), size }) {
             return Err(Error::Stopped { file: name });
         }
@@ -213,15 +210,14 @@ fn not_unpacked(archive: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn write(file: &mut Contents<'_>, to: &Path) -> io::Result<()> {
-    let folder = to.parent().unwrap_or(to);
-    files::create_folder(folder).map_err(io::Error::other)?;
-    file.unpack(to).map(drop)
+fn write(archive: &Path, file: &mut Contents<'_>, to: &Path) -> Result<(), Error> {
+    files::create_parent(to)?;
+    file.unpack(to).map(drop).map_err(|error| not_unpacked(archive, &error))
 }
 
-fn text(file: &mut Contents<'_>) -> io::Result<String> {
+fn text(archive: &Path, file: &mut Contents<'_>) -> Result<String, Error> {
     let mut text = String::new();
-    file.read_to_string(&mut text)?;
+    file.read_to_string(&mut text).map_err(|error| not_unpacked(archive, &error))?;
     Ok(text)
 }
 

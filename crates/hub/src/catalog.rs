@@ -286,9 +286,6 @@ impl KnownSet {
     /// Files of the set at `path` that are to be fetched, and the path of each. A file that is there without its ending
     /// `.gz` is there.
     pub(crate) fn absent(&self, path: &Path) -> Vec<(&'static KnownFile, PathBuf)> {
-        if matches!(self.form, Form::Unpacked(_)) && path.exists() {
-            return Vec::new();
-        }
         let place = |file: &'static KnownFile| match self.form {
             Form::File => (file, path.to_owned()),
             Form::Folder | Form::Unpacked(_) => (file, self.folder(path).join(file.name)),
