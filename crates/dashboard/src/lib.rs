@@ -35,6 +35,8 @@ use ddprun_run::{launch, record, report, runs, sweep};
 use ddprun_train::event;
 use train_numbers::units;
 #[cfg(test)]
+#[path = "../../run/src/record/example_events.rs"]
+#[expect(dead_code, reason = "the page shows fewer events than the log has")]
 mod example_events;
 mod http;
 mod access;
