@@ -90,7 +90,6 @@ pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,
     other_separator,
 };
-
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

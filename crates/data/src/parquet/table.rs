@@ -96,54 +96,48 @@ impl<'a> Table<'a> {
     }
 
     fn read_bytes(&self, leaf: usize) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
-        let mut rows = Vec::new();
         // A few distinct values may stand for very many.
         let mut left = self.bytes.saturating_mul(MOST_REPEATED);
-        for group in self.metadata.row_groups() {
-            let part = group.column(leaf);
-            let pages = Pages::open(&self.file, self.bytes, part)?;
-            let column = part.column_descr_ptr();
-            let before = rows.len();
-            match get_column_reader(column.clone(), Box::new(pages)) {
-                ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
-                    append_bytes(from, column.max_def_level(), &mut rows, &mut left)?;
-                }
-                _ => {
-                    let what = format!("holds {}, not bytes", column.physical_type());
-                    return Err(ParquetError::General(what));
-                }
+        self.read_groups(leaf, |reader, column, rows| match reader {
+            ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
+                append_bytes(from, column.max_def_level(), rows, &mut left)
             }
-            check_rows(rows.len() - before, group.num_rows())?;
-        }
-        Ok(rows)
+            _ => {
+                let what = format!("holds {}, not bytes", column.physical_type());
+                Err(ParquetError::General(what))
+            }
+        })
     }
 
     fn read(&self, leaf: usize) -> Result<Rows, ParquetError> {
+        self.read_groups(leaf, |reader, column, rows| match reader {
+            ColumnReader::BoolColumnReader(from) => {
+                append(from, column, rows, |&v| f64::from(u8::from(v)))
+            }
+            ColumnReader::Int32ColumnReader(from) => append(from, column, rows, |&v| f64::from(v)),
+            ColumnReader::Int64ColumnReader(from) => append(from, column, rows, |&v| v as f64),
+            ColumnReader::FloatColumnReader(from) => append(from, column, rows, |&v| f64::from(v)),
+            ColumnReader::DoubleColumnReader(from) => append(from, column, rows, |&v| v),
+            _ => {
+                let what = format!("holds {}, not numbers", column.physical_type());
+                Err(ParquetError::General(what))
+            }
+        })
+    }
+
+    /// The rows of a column, which `append` reads of each row group.
+    fn read_groups<T>(
+        &self,
+        leaf: usize,
+        mut append: impl FnMut(ColumnReader, &ColumnDescriptor, &mut Vec<T>) -> Result<(), ParquetError>,
+    ) -> Result<Vec<T>, ParquetError> {
         let mut rows = Vec::new();
         for group in self.metadata.row_groups() {
             let part = group.column(leaf);
             let pages = Pages::open(&self.file, self.bytes, part)?;
             let column = part.column_descr_ptr();
             let before = rows.len();
-            match get_column_reader(column.clone(), Box::new(pages)) {
-                ColumnReader::BoolColumnReader(from) => {
-                    append(from, &column, &mut rows, |&v| f64::from(u8::from(v)))
-                }
-                ColumnReader::Int32ColumnReader(from) => {
-                    append(from, &column, &mut rows, |&v| f64::from(v))
-                }
-                ColumnReader::Int64ColumnReader(from) => {
-                    append(from, &column, &mut rows, |&v| v as f64)
-                }
-                ColumnReader::FloatColumnReader(from) => {
-                    append(from, &column, &mut rows, |&v| f64::from(v))
-                }
-                ColumnReader::DoubleColumnReader(from) => append(from, &column, &mut rows, |&v| v),
-                _ => {
-                    let what = format!("holds {}, not numbers", column.physical_type());
-                    Err(ParquetError::General(what))
-                }
-            }?;
+            append(get_column_reader(column.clone(), Box::new(pages)), &column, &mut rows)?;
             check_rows(rows.len() - before, group.num_rows())?;
         }
         Ok(rows)
