@@ -67,7 +67,7 @@ pub fn fill_placeholders(command: &str, mut value: impl FnMut(&str) -> Option<St
         let word = after[1..].split(|c: char| !c.is_ascii_lowercase() && c != '_').next();
         let word = word.unwrap_or_default();
         let is_one = !word.is_empty() && after[1 + word.len()..].starts_with('}');
-        let value = value(word).filter(|_| is_one && !before.ends_with('$'));
+        let value = if is_one && !before.ends_with('$') { value(word) } else { None };
         filled.push_str(value.as_deref().unwrap_or("{"));
         rest = &after[if value.is_some() { word.len() + 2 } else { 1 }..];
     }
@@ -77,10 +77,10 @@ pub fn fill_placeholders(command: &str, mut value: impl FnMut(&str) -> Option<St
 /// Names of the placeholders in `command`.
 pub(crate) fn placeholders_in(command: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let marked = fill_placeholders(command, |word| Some(format!("{{{word}\0}}")));
-    for part in marked.split('{').skip(1) {
-        found.extend(part.split_once('\0').map(|(word, _)| word.to_owned()));
-    }
+    fill_placeholders(command, |word| {
+        found.push(word.to_owned());
+        None
+    });
     found
 }
 

@@ -5,7 +5,6 @@
 
 mod averaging;
 mod lists;
-mod hooks;
 mod names;
 mod options;
 mod conflicts;
@@ -83,7 +82,7 @@ pub(crate) fn all(
         names::run_name,
         names::tags,
         names::paths,
-        hooks::placeholders,
+        names::placeholders,
         conflicts::length_and_batch,
         averaging::ema,
         averaging::swa,

@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use crate::config::check::Finding;
+use crate::config::hooks::{HookEvent, placeholders_in};
 use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::schema::AUTO_BACKEND;
+use crate::config::suggest::closest;
 use crate::config::suggest::remedy;
 use crate::config::vocabulary::Vocabulary;
-use crate::config::wording::not_one_of;
+use crate::config::wording::not_a_kind;
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
@@ -188,13 +190,35 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
 /// A backend that is not registered.
 pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Finding> {
     let asked = &loaded.experiment.distributed.backend;
-    let names = vocabulary.family(BACKEND)?.names();
-    let names = std::iter::once(AUTO_BACKEND).chain(names);
+    let family = vocabulary.family(BACKEND)?;
+    let names = std::iter::once(AUTO_BACKEND).chain(family.names());
     if names.clone().any(|name| name == asked) {
         return None;
     }
-    let (what, help) = not_one_of(asked, names);
+    let (what, help) = not_a_kind(family, asked, names);
     Some(Finding { help, ..Finding::new(BACKEND, what) })
+}
+
+/// Words in braces that an event has no value for: the shell would get them as they are.
+pub(crate) fn placeholders(loaded: &Loaded) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for event in HookEvent::ALL {
+        let Some(command) = loaded.experiment.hooks.command(event) else { continue };
+        let known = event.placeholders();
+        for word in placeholders_in(command) {
+            if known.contains(&&*word) {
+                continue;
+            }
+            let what = format!("there is no `{{{word}}}` here");
+            let all: Vec<String> = known.iter().map(|word| format!("`{{{word}}}`")).collect();
+            let help = closest(&word, known.iter().copied()).map_or_else(
+                || format!("use {}", all.join(", ")),
+                |meant| format!("did you mean `{{{meant}}}`?"),
+            );
+            found.push(Finding::new(format!("hooks.{}", event.name()), what).help(help));
+        }
+    }
+    found
 }
 
 /// Sinks that are named twice: both would write the same files.
