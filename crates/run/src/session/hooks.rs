@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::child_process;
 use crate::config::schema;
 use crate::config::{HookEvent, fill_placeholders};
-use crate::launch::open_output;
+use crate::launch::{Program, open_output};
 use crate::plan::{Plan, RunFolders};
 use crate::record::to_stderr;
 use crate::user_error::ExitCode;
@@ -30,13 +30,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The hooks of a run that is under way.
 pub(crate) struct Hooks {
-    commands: schema::Hooks,
-    /// The fields that all events of the run have.
-    run: Map<String, Value>,
-    calls: Sender<Call>,
+    calls: HookCalls,
     runner: JoinHandle<()>,
     /// Set once the user does not want to wait any longer.
     is_given_up: Arc<AtomicBool>,
+}
+
+/// The queue of commands that are to be run, for all that hear of events.
+#[derive(Clone)]
+pub(crate) struct HookCalls {
+    commands: schema::Hooks,
+    /// The fields that all events of the run have.
+    run: Map<String, Value>,
+    /// `None` ends the thread that runs the commands.
+    queue: Sender<Option<Call>>,
 }
 
 /// An event whose command is to be run.
@@ -52,7 +59,7 @@ impl Hooks {
         let commands = plan.hooks.clone();
         HookEvent::ALL.iter().find_map(|event| commands.command(*event))?;
         let is_given_up = Arc::new(AtomicBool::new(false));
-        let (calls, waiting) = channel();
+        let (queue, waiting) = channel();
         let mut runner = Runner {
             log: run.logs.join(LOG),
             timeout: commands.timeout.0,
@@ -69,35 +76,35 @@ impl Hooks {
         }) else {
             return None;
         };
-        Some(Self { commands, run, calls, runner, is_given_up })
+        Some(Self { calls: HookCalls { commands, run, queue }, runner, is_given_up })
     }
 
-    /// True if the events that ranks record are to be passed to [`Self::hear`].
-    pub(crate) fn wants_events(&self) -> bool {
-        self.commands.checkpoint_saved.is_some()
+    pub(crate) fn calls(&self) -> &HookCalls {
+        &self.calls
     }
 
-    /// Takes note of an event that the first rank has recorded.
-    pub(crate) fn hear(&self, event: &Map<String, Value>) {
-        if event.get("event").and_then(Value::as_str) == Some("saved") {
-            let of = |key: &str| event.get(key).cloned().unwrap_or_default();
-            let fields =
-                json!({ "checkpoint": of("path"), "step": of("step"), "best": of("best") });
-            self.call(HookEvent::CheckpointSaved, &fields);
-        }
+    /// `program`, whose ranks pass on what they record if a hook depends on that.
+    pub(crate) fn listen_to(hooks: Option<&Self>, program: Program) -> Program {
+        let wants_events = |hooks: &Self| hooks.calls.commands.checkpoint_saved.is_some();
+        if hooks.is_some_and(wants_events) { program.telling_events() } else { program }
     }
 
-    /// Runs the command for the end of the run, or of the trial, and waits until all are done, or
-    /// the user presses Ctrl-C. `message` is the error with which it failed.
-    pub(crate) fn end(self, is_trial: bool, code: ExitCode, message: Option<&str>) {
-        let event = match message {
-            _ if is_trial => HookEvent::TrialEnded,
-            Some(_) => HookEvent::RunFailed,
-            None => HookEvent::RunEnded,
-        };
-        self.call(event, &json!({ "code": code as i32, "message": message }));
-        let Self { calls, runner, is_given_up, .. } = self;
-        drop(calls);
+    /// Runs the command for the end of a run, and waits until all are done, or the user presses
+    /// Ctrl-C. `failure` is the error with which it failed.
+    pub(crate) fn end_run(self, code: ExitCode, failure: Option<&str>) {
+        let event = if failure.is_some() { HookEvent::RunFailed } else { HookEvent::RunEnded };
+        self.end(event, code, failure);
+    }
+
+    /// As [`Self::end_run`], for a trial.
+    pub(crate) fn end_trial(self, code: ExitCode, failure: Option<&str>) {
+        self.end(HookEvent::TrialEnded, code, failure);
+    }
+
+    fn end(self, event: HookEvent, code: ExitCode, failure: Option<&str>) {
+        let Self { calls, runner, is_given_up } = self;
+        calls.push(event, &json!({ "code": code as i32, "message": failure }));
+        let _ = calls.queue.send(None);
         let since = Instant::now();
         let signals = [SIGINT, SIGTERM]
             .map(|signal| signal_hook::flag::register(signal, is_given_up.clone()));
@@ -114,14 +121,26 @@ impl Hooks {
             signal_hook::low_level::unregister(id);
         }
     }
+}
 
-    fn call(&self, event: HookEvent, fields: &Value) {
+impl HookCalls {
+    /// Takes note of an event that the first rank has recorded.
+    pub(crate) fn on_event(&self, event: &Map<String, Value>) {
+        if event.get("event").and_then(Value::as_str) == Some("saved") {
+            let of = |key: &str| event.get(key).cloned().unwrap_or_default();
+            let fields =
+                json!({ "checkpoint": of("path"), "step": of("step"), "best": of("best") });
+            self.push(HookEvent::CheckpointSaved, &fields);
+        }
+    }
+
+    fn push(&self, event: HookEvent, fields: &Value) {
         let Some(command) = self.commands.command(event) else { return };
         let mut all = Map::from_iter([("event".to_owned(), Value::from(event.name()))]);
         all.extend(self.run.clone());
         all.extend(fields.as_object().cloned().unwrap_or_default());
-        // Without a thread there is nobody to run it, which cannot be helped.
-        let _ = self.calls.send(Call { event, command: command.to_owned(), fields: all });
+        // This fails only after a panic of the thread; the run goes on without hooks.
+        let _ = self.queue.send(Some(Call { event, command: command.to_owned(), fields: all }));
     }
 }
 
@@ -135,28 +154,34 @@ struct Runner {
 }
 
 impl Runner {
-    fn run(&mut self, calls: &Receiver<Call>) {
-        while let Ok(first) = calls.recv() {
-            let mut waiting: Vec<Call> = [first].into_iter().chain(calls.try_iter()).collect();
+    fn run(&mut self, queue: &Receiver<Option<Call>>) {
+        let mut is_over = false;
+        while !is_over && let Ok(first) = queue.recv() {
+            let waiting: Vec<Option<Call>> = [first].into_iter().chain(queue.try_iter()).collect();
+            is_over = waiting.iter().any(Option::is_none);
+            let waiting: Vec<Call> = waiting.into_iter().flatten().collect();
             // Of checkpoints that wait together only the newest is worth a command.
             let newest = waiting.iter().rposition(|call| call.event == HookEvent::CheckpointSaved);
-            let mut at = 0;
-            waiting.retain(|call| {
-                at += 1;
-                call.event != HookEvent::CheckpointSaved || Some(at - 1) == newest
-            });
-            for call in waiting {
-                let Err(why) = self.call(&call) else { continue };
-                if !self.reported.contains(&call.event) {
-                    self.reported.push(call.event);
-                    let (hook, log) = (call.event.name(), self.log.display());
-                    to_stderr(&format!(
-                        "warning: `hooks.{hook}` {why}; `{log}` has what it printed. Further \
-                         failures of it are not reported"
-                    ));
+            for (at, call) in waiting.iter().enumerate() {
+                if call.event != HookEvent::CheckpointSaved || Some(at) == newest {
+                    self.run_and_report(call);
                 }
             }
         }
+    }
+
+    /// Runs one command; the first failure of each hook is a warning.
+    fn run_and_report(&mut self, call: &Call) {
+        let Err(why) = self.call(call) else { return };
+        if self.reported.contains(&call.event) {
+            return;
+        }
+        self.reported.push(call.event);
+        let (hook, log) = (call.event.name(), self.log.display());
+        to_stderr(&format!(
+            "warning: `hooks.{hook}` {why}; `{log}` has what it printed. Further failures of it are \
+             not reported"
+        ));
     }
 
     /// Runs one command to its end. The error says what it did, as a verb.

@@ -2,7 +2,6 @@
 //! them.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 
@@ -25,7 +24,7 @@ pub struct Launched {
     plan: Plan,
     run: OwnedRun,
     end: LaunchEnd,
-    /// Those of the run, in the one process that has them.
+    /// The hooks of the run, which only one process of it has.
     hooks: Option<Hooks>,
     /// Tokens that are sampled after a run that succeeded.
     pub sample_tokens: Option<u32>,
@@ -68,18 +67,15 @@ pub(crate) fn watch(
     nodes: Option<&mut Nodes>,
 ) -> Result<Launched, ErrorPage> {
     let node = nodes.as_ref().map_or(0, |nodes| nodes.node());
-    let hooks = Hooks::start(&plan, &run.folders).filter(|_| node == 0);
-    let mut program = program()?;
-    if hooks.as_ref().is_some_and(Hooks::wants_events) {
-        program = program.telling_events();
-    }
+    let hooks = if node == 0 { Hooks::start(&plan, &run.folders) } else { None };
+    let program = Hooks::listen_to(hooks.as_ref(), program()?);
     let stream = JsonStream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
     let mut hear = |event: LauncherEvent| match event {
         LauncherEvent::Recorded(event) => {
             if let Some(hooks) = &hooks {
-                hooks.hear(&event);
+                hooks.calls().on_event(&event);
             }
             if let Some(stream) = &stream {
                 stream.event(event, None);
@@ -109,21 +105,20 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
     let (plan, rank) = (membership.rank_plan.plan.clone(), membership.rank_plan.rank);
     let stream = JsonStream::open();
     let hooks = if rank.is_first() { Hooks::start(&plan, &run.folders) } else { None };
-    let hooks = hooks.map(Arc::new);
-    let listeners = (stream.as_ref().map(JsonStream::listener), hooks.clone());
-    let listener = (stream.is_some() || hooks.is_some()).then(|| {
+    let (told, calls) =
+        (stream.as_ref().map(JsonStream::listener), hooks.as_ref().map(Hooks::calls).cloned());
+    let listener = (told.is_some() || calls.is_some()).then(|| {
         Listener::new(move |event| {
-            if let Some(hooks) = &listeners.1 {
-                hooks.hear(&event);
+            if let Some(calls) = &calls {
+                calls.on_event(&event);
             }
-            if let Some(tell) = &listeners.0 {
+            if let Some(tell) = &told {
                 tell(event);
             }
         })
     });
     let outcome = worker::run(membership, listener, kinds);
     drop(stream);
-    let hooks = hooks.and_then(Arc::into_inner);
     Launched { plan, run, end: LaunchEnd::TookPart { rank, outcome }, hooks, sample_tokens: None }
 }
 
@@ -142,7 +137,7 @@ pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
         print_error(&page);
         page.code()
     });
-    hooks.end(false, code, failure.as_deref());
+    hooks.end_run(code, failure.as_deref());
     Ok(code)
 }
 

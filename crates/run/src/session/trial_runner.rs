@@ -188,10 +188,7 @@ impl<'a> TrialRunner<'a> {
             }
         };
         let hooks = Hooks::start(&prepared.plan, &run.folders);
-        let mut program = self.program_on(&job.gpus);
-        if hooks.as_ref().is_some_and(Hooks::wants_events) {
-            program = program.telling_events();
-        }
+        let program = Hooks::listen_to(hooks.as_ref(), self.program_on(&job.gpus));
         let start = Start {
             resume: job.resume,
             program,
@@ -203,7 +200,7 @@ impl<'a> TrialRunner<'a> {
             LauncherEvent::Progress { rank: Rank(0), step, .. } => on_step(step),
             LauncherEvent::Recorded(event) => {
                 if let Some(hooks) = &hooks {
-                    hooks.hear(&event);
+                    hooks.calls().on_event(&event);
                 }
                 if let Some(stream) = &self.stream {
                     stream.event(event, Some(&run.folders.id));
@@ -215,8 +212,8 @@ impl<'a> TrialRunner<'a> {
         clear(&run.folders);
         if let Some(hooks) = hooks {
             match &ended {
-                Ok(end) => hooks.end(true, end.exit_code(), None),
-                Err(failure) => hooks.end(true, failure.exit_code(), Some(&failure.to_string())),
+                Ok(end) => hooks.end_trial(end.exit_code(), None),
+                Err(failure) => hooks.end_trial(failure.exit_code(), Some(&failure.to_string())),
             }
         }
         Ok(match ended {
