@@ -8,6 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use crate::cli::args::{Args, Run};
+#[cfg(not(all(feature = "dashboard", feature = "clusters")))]
+use crate::config::kind::LeftOut;
 use crate::config::{self, Problem, closest};
 use crate::kinds::Kinds;
 use crate::session::refuse_other_files;
@@ -67,9 +69,9 @@ pub(crate) fn refused(error: &clap::Error) -> ErrorPage {
 
 /// The page of a command whose feature this build is without.
 #[cfg(not(all(feature = "dashboard", feature = "clusters")))]
-pub(crate) fn left_out(feature: &str) -> ErrorPage {
-    let what = format!("this build of ddprun is without `{feature}`");
-    ErrorPage::refused(what, format!("build it with `--features {feature}`"))
+pub(crate) fn left_out(feature: &'static str) -> ErrorPage {
+    let left_out = LeftOut { name: feature, feature };
+    ErrorPage::refused(left_out.to_string(), left_out.help())
 }
 
 /// Refuses an experiment that is no file, but a word where a verb would be.

@@ -42,7 +42,7 @@ use candle_core::Device;
 use crate::cluster::Clusters;
 use crate::collective::{self, Backends};
 use crate::config::Vocabulary;
-use crate::config::kind::{Choice, Entry, FamilySpec, Kind, LeftOut};
+use crate::config::kind::{BACKEND, Choice, Entry, FamilySpec, Kind, LeftOut};
 use crate::data::transform;
 use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
@@ -71,7 +71,7 @@ const OPTIONAL: &[(&str, &str, &str)] = &[
     ("data", "push_t_like", "trajectories"),
     ("model", "diffusion_policy", "trajectories"),
     ("model", "diffusion_policy_image", "trajectories"),
-    ("distributed", "mpi", "mpi"),
+    (BACKEND, "mpi", "mpi"),
 ];
 
 /// All kinds that a program knows.

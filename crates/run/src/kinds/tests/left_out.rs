@@ -5,12 +5,13 @@ use crate::kinds::{OPTIONAL, mark_left_out};
 
 #[test]
 fn a_build_with_all_features_has_every_optional_kind() {
-    for family in Kinds::default().families() {
+    let families = Kinds::default().families();
+    for family in &families {
         assert!(family.left_out.is_empty(), "{:?}", family.left_out);
-        let named = OPTIONAL.iter().filter(|(table, ..)| *table == family.table);
-        for (_, name, _) in named {
-            assert!(family.kind(name).is_some(), "{name}");
-        }
+    }
+    for (table, name, _) in OPTIONAL {
+        let family = families.iter().find(|family| family.table == *table);
+        assert!(family.is_some_and(|family| family.kind(name).is_some()), "{table} {name}");
     }
 }
 
@@ -25,18 +26,29 @@ fn without(feature: &str) -> Vocabulary {
     Vocabulary::new(families, Kinds::default().metrics.specs())
 }
 
+/// Key, error and remedy of each problem of `text`.
+fn problems(words: &Vocabulary, text: &str, overrides: &[&str]) -> Vec<(String, String, String)> {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    let problems = load_text(Path::new("exp.toml"), text, &overrides, words).unwrap_err();
+    let parts = |problem: &crate::config::Problem| {
+        let help = problem.remedy().unwrap_or_default().to_owned();
+        (problem.key().to_owned(), problem.what().to_owned(), help)
+    };
+    problems.iter().map(parts).collect()
+}
+
+#[test]
+fn a_backend_that_a_build_is_without_is_answered_with_its_feature() {
+    let found = problems(&without("mpi"), GOOD, &["distributed.backend=mpi"]);
+    let what = "this build of ddprun is without `mpi`".to_owned();
+    let help = "build it with `--features mpi`".to_owned();
+    assert_eq!(found, [("distributed.backend".to_owned(), what, help)]);
+}
+
 #[test]
 fn a_name_that_a_build_is_without_is_answered_with_its_feature_alone() {
     let words = without("speech");
-    let problems = |text: &str, overrides: &[&str]| -> Vec<(String, String, String)> {
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        let problems = load_text(Path::new("exp.toml"), text, &overrides, &words).unwrap_err();
-        let told = |problem: &crate::config::Problem| {
-            let help = problem.remedy().unwrap_or_default().to_owned();
-            (problem.key().to_owned(), problem.what().to_owned(), help)
-        };
-        problems.iter().map(told).collect()
-    };
+    let problems = |text: &str, overrides: &[&str]| problems(&words, text, overrides);
     let expected = |key: &str, name: &str| {
         let what = format!("this build of ddprun is without `{name}`");
         (key.to_owned(), what, "build it with `--features speech`".to_owned())

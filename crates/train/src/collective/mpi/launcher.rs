@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::config::kind::LeftOut;
 use crate::units::{Rank, WorldSize};
 use crate::user_error::{ExitCode, UserError};
 
@@ -25,11 +26,13 @@ pub struct Launcher {
     pub program: Option<PathBuf>,
 }
 
+const LEFT_OUT: LeftOut = LeftOut { name: "mpi", feature: "mpi" };
+
 /// A failure to start MPI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// A build without the feature `mpi`.
-    #[error("this build of ddprun is without `mpi`")]
+    #[error("{}", LEFT_OUT)]
     NotBuilt,
     /// No launcher's variables.
     #[error("no MPI launcher has started this process")]
@@ -76,7 +79,7 @@ impl UserError for StartError {
 
     fn help(&self) -> Option<String> {
         let help = match self {
-            Self::NotBuilt => "build it with `--features mpi`",
+            Self::NotBuilt => return Some(LEFT_OUT.help()),
             Self::NoLauncher => "start it with mpirun, or with `srun --mpi=pmix`",
             Self::Unusable(_) => {
                 "install the library that belongs to the launcher (Debian: libopenmpi3 or \
