@@ -251,7 +251,7 @@ fn an_experiment_whose_data_are_absent_falls_back_on_the_one_that_it_names() {
     let photos =
         |rest: &str| format!("schema = 1\nextends = \"small.toml\"\n{rest}\n[data]\n{folders}\n");
     lab.write("photos.toml", photos("fallback = \"series.toml\""));
-    // The next one is not to be had either: nobody answers.
+    // Nor can the data of the next one be downloaded: no server listens there.
     let series =
         read_experiment("file = \"ETTh1.csv\"\nseq_len = 24\npred_len = 8\ndownload = true");
     lab.write("series.toml", series.replacen('\n', "\nfallback = \"small.toml\"\n", 1));
@@ -284,6 +284,12 @@ fn an_experiment_whose_data_are_absent_falls_back_on_the_one_that_it_names() {
     lab.write("gone.toml", BASE.replacen('\n', "\nfallback = \"no.toml\"\n", 1));
     run(2, &["gone.toml"]).says(&["`fallback`", "`no.toml` does not exist"]);
     run(2, &["small.toml", "fallback=series.toml"]).says(&["`fallback`", "works only in a file"]);
+    // A circle without data is refused, by a sweep, too.
+    lab.write("a.toml", photos("fallback = \"b.toml\""));
+    lab.write("b.toml", photos("fallback = \"a.toml\""));
+    let circle = ["`fallback`", "leads back to an experiment whose data are missing"];
+    run(2, &["plan", "a.toml"]).says(&circle);
+    run(2, &["sweep", "a.toml", "optimizer.lr=1e-3,1e-2"]).says(&circle);
     // It stands in for the file that names it, not for one that extends that.
     lab.write("more.toml", "extends = \"photos.toml\"\n");
     let alone = run(3, &["more.toml"]);

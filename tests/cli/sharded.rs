@@ -1,5 +1,5 @@
 //! Optimizer state, and gradients, in parts: memory, smaller passes, other launchers and machines.
-//! `same_bits` has the bits of one machine.
+//! `same_bits` tests the bits on one machine.
 
 use rustix::process::Signal;
 

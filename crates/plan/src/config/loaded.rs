@@ -125,8 +125,8 @@ impl Loaded {
         }
     }
 
-    /// The experiment to run instead where the data of this one are absent. `None` too where the command line or the
-    /// environment names the data: whoever does that wants those.
+    /// The experiment to run instead if the data of this one are missing. `None` also if the command line or the
+    /// environment names the data: that choice is not replaced.
     pub fn fallback(&self, vocabulary: &Vocabulary) -> Option<PathBuf> {
         let is_asked = |key: &str| {
             let source = self.sources.get(key);

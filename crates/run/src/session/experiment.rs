@@ -23,7 +23,8 @@ use crate::user_error::{ErrorPage, ExitCode};
 pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, ErrorPage> {
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
-    let mut loaded = with_data(path, changes, kinds, &vocabulary)?;
+    let loaded = config::load(path, changes, &vocabulary)?;
+    let mut loaded = follow_fallbacks(loaded, changes, &vocabulary, kinds)?;
     let absent = loaded.absent_inputs(&vocabulary);
     // A single one is reported by what opens it, which knows what the file should hold. Files that
     // are to be downloaded are looked for where the data are measured.
@@ -38,40 +39,32 @@ pub fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Er
     Ok(loaded)
 }
 
-/// Reads the experiment at `path`; the one that it falls back on, where its data are neither here nor can be fetched.
-fn with_data(
-    path: &Path,
+/// The experiment itself or, as long as its data are neither on this machine nor can be fetched, the one that it falls
+/// back on, read with `changes`. The user is told.
+pub(crate) fn follow_fallbacks(
+    mut loaded: Loaded,
     changes: &[String],
-    kinds: &Kinds,
     vocabulary: &Vocabulary,
+    kinds: &Kinds,
 ) -> Result<Loaded, ErrorPage> {
-    let mut loaded = config::load(path, changes, vocabulary)?;
-    let mut followed = vec![path.to_owned()];
-    while let Some(fallback) = missing_data_fallback(&loaded, vocabulary, kinds)? {
-        if followed.contains(&fallback) {
-            break;
+    let mut tried = vec![loaded.path.clone()];
+    while let Some(fallback) = loaded.fallback(vocabulary)
+        && let Some(why) = missing_data(&loaded, vocabulary, kinds)?
+    {
+        if tried.contains(&fallback) {
+            let what = "leads back to an experiment whose data are missing";
+            let help = "name one whose data are generated, or can be fetched";
+            return Err(loaded.problem("fallback", what).help(help).into());
         }
+        to_stderr(&format!("{why}; taking `{}` instead", fallback.display()));
         loaded = config::load(&fallback, changes, vocabulary)?;
-        followed.push(fallback);
+        tried.push(fallback);
     }
     Ok(loaded)
 }
 
-/// The experiment to run instead of one whose data are neither here nor can be fetched, which is said; `None` if the
-/// data are there, or there is no other experiment.
-pub(crate) fn missing_data_fallback(
-    loaded: &Loaded,
-    vocabulary: &Vocabulary,
-    kinds: &Kinds,
-) -> Result<Option<PathBuf>, ErrorPage> {
-    let Some(fallback) = loaded.fallback(vocabulary) else { return Ok(None) };
-    let Some(why) = without_data(loaded, vocabulary, kinds)? else { return Ok(None) };
-    to_stderr(&format!("{why}; taking `{}` instead", fallback.display()));
-    Ok(Some(fallback))
-}
-
-/// The reason for which the data of an experiment cannot be had on this machine; `None` if they can.
-fn without_data(
+/// The reason why the data of an experiment are not available, after an attempt to fetch them; `None` if they are.
+fn missing_data(
     loaded: &Loaded,
     vocabulary: &Vocabulary,
     kinds: &Kinds,

@@ -7,7 +7,7 @@ use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::session::experiment::missing_data_fallback;
+use crate::session::experiment::follow_fallbacks;
 use crate::session::{follow_target, refuse_other_files};
 use crate::sweep;
 use crate::user_error::ErrorPage;
@@ -22,9 +22,10 @@ pub fn load_sweep(
     refuse_other_files(path)?;
     let vocabulary = kinds.vocabulary();
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary)?;
-    if let Some(fallback) = missing_data_fallback(&base, &vocabulary, kinds)? {
+    let used = follow_fallbacks(base.clone(), &sweep.changes, &vocabulary, kinds)?;
+    if let Some(fallback) = base.fallback(&vocabulary).filter(|_| used.path != base.path) {
         if sweep.base == sweep.path {
-            return load_sweep(&fallback, words, kinds);
+            return load_sweep(&used.path, words, kinds);
         }
         let what = format!("the data of `{}` are absent", sweep.base.display());
         let help = format!("put them there, or name `{}` as `base`", fallback.display());
