@@ -10,12 +10,20 @@ use ddprun::sweep::{BaseValues, Length, ProposalRequest, Ranking, Report, Runnin
 
 #[path = "registered/backend.rs"]
 mod backend;
+#[path = "registered/candle.rs"]
+mod candle;
 #[path = "registered/data.rs"]
 mod data;
 #[path = "registered/images.rs"]
 mod images;
+#[path = "registered/program.rs"]
+mod program;
 #[path = "registered/sinks.rs"]
 mod sinks;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/candle_model.rs"]
+mod candle_model;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_backend.rs"]

@@ -47,6 +47,9 @@ mod custom_optimizer;
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_model.rs"]
 mod custom_model;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/candle_model.rs"]
+mod candle_model;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_search.rs"]
@@ -78,6 +81,7 @@ fn vocabulary() -> Vocabulary {
     let mut own = custom_optimizer::kinds();
     custom_data::register(&mut own);
     own.models = custom_model::kinds().models;
+    candle_model::register(&mut own);
     custom_search::register(&mut own);
     own.add_layer::<custom_layer::GlobalResponseNorm>();
     own.sinks = custom_sink::kinds().sinks;

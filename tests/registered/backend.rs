@@ -1,68 +1,20 @@
-//! A backend that a user's program registers. The binary of these tests is also that program, and
-//! its ranks: `Program::this` starts it by `worker`, which selects [`as_worker`].
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test binary")]
+//! A backend that a user's program registers.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
 
 use ddprun::config;
 use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 
-use crate::custom_backend;
-
-/// What the program is asked to do; absent in the process of the tests.
-const LINE: &str = "TEST_LINE";
-
-/// The program; does nothing in the process of the tests.
-#[test]
-fn as_program() -> ExitCode {
-    let Ok(line) = std::env::var(LINE) else { return ExitCode::SUCCESS };
-    let words = std::iter::once("custom_backend").chain(line.split('\n')).map(OsString::from);
-    ddprun::cli::run(words, &custom_backend::kinds())
-}
-
-/// One of its ranks; does nothing in the process of the tests.
-#[test]
-fn as_worker() -> ExitCode {
-    if std::env::var(LINE).is_err() {
-        return ExitCode::SUCCESS;
-    }
-    let words = ["custom_backend", "worker"].map(OsString::from);
-    ddprun::cli::run(words, &custom_backend::kinds())
-}
+use crate::{custom_backend, program};
 
 fn experiment() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_backend.toml")
+    program::example("custom_backend.toml")
 }
 
 /// The weights after a training of two ranks by this backend.
 fn trained(backend: &str) -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
     let backend = format!("distributed.backend={backend}");
-    let line = [experiment().to_str().unwrap(), &backend, "distributed.bucket_cap=4KiB"].join("\n");
-    let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["backend::as_program", "--exact", "--nocapture"]);
-    let ended = program.env(LINE, line).current_dir(folder.path()).output().unwrap();
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success(), "{told}\n{}", String::from_utf8_lossy(&ended.stdout));
-    newest_weights(&folder.path().join("checkpoints"))
-}
-
-/// The weights of the last step below `folder`.
-fn newest_weights(folder: &Path) -> Vec<u8> {
-    let mut found = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() && !path.is_symlink() {
-                open.push(path);
-            } else if path.file_name().unwrap() == "model.safetensors" {
-                found.push(path);
-            }
-        }
-    }
-    std::fs::read(found.iter().max().unwrap()).unwrap()
+    program::trained(&experiment(), &[&backend, "distributed.bucket_cap=4KiB"])
 }
 
 #[test]

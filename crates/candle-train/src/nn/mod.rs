@@ -21,6 +21,7 @@ pub mod params;
 mod recurrent;
 mod forward_context;
 pub mod state_dict;
+mod var_builder;
 
 pub use activation::Nonlinearity;
 pub use activation_checkpointing::{Block, run_block};
@@ -36,3 +37,4 @@ pub use linear::Linear;
 pub use lora::{Adapted, LoraConfig};
 pub use params::{Buffer, Builder, Counter, LibraryName, Param, Params, with_concurrent_pass};
 pub use recurrent::{Recurrent, RecurrentShape};
+pub use var_builder::{VarBuilderParams, compute_dtype};

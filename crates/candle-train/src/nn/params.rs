@@ -380,6 +380,11 @@ impl Builder {
         &self.path
     }
 
+    /// Device of the parameters.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Registers a parameter, trainable unless this builder is [`Builder::frozen`].
     pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
         let name = self.name(name);
@@ -504,7 +509,8 @@ impl Builder {
         Var::from_vec(values, shape, &self.device).map(Some)
     }
 
-    fn name(&self, name: &str) -> String {
+    /// Full name of what is called `name` here.
+    pub(super) fn name(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 }
@@ -533,7 +539,7 @@ impl Backward for Hook {
 }
 
 /// A panicking thread cannot leave these plain values half-written.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -59,7 +59,7 @@ mod shortcut;
 mod softmax;
 mod storage;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod weight;
 mod widen;
 

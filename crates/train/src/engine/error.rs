@@ -214,7 +214,9 @@ impl UserError for Error {
                 Some("use `train.precision = \"bf16\"`, which needs no loss scale".into())
             }
             Self::Unused { .. } => Some(
-                "remove it from the model if it is never used; else set \
+                "remove it from the model if it is never used, or replace the layer after it that \
+                 has no backward (candle-nn's `LayerNorm`, `RmsNorm`, `softmax_last_dim` and \
+                 rotary embeddings have none); if it is unused in some steps only, set \
                  `distributed.find_unused_parameters = true`"
                     .into(),
             ),

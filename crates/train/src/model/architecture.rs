@@ -209,7 +209,7 @@ pub enum Error {
     #[error(transparent)]
     Kind(#[from] Unbuildable),
     /// [`Architecture::build`] refused.
-    #[error("model `{name}` cannot be built: {source}")]
+    #[error("model `{name}` cannot be built: {}", without_backtrace(source))]
     Build { name: String, source: candle_core::Error },
     /// [`Model::onnx`] refused.
     #[error("model `{name}` has no form in ONNX: {what}")]
@@ -218,6 +218,14 @@ pub enum Error {
         /// The layer or part without a form, and the reason.
         what: String,
     },
+}
+
+/// The error alone: Candle writes a backtrace below it where `RUST_BACKTRACE` is set.
+fn without_backtrace(error: &candle_core::Error) -> &candle_core::Error {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(inner),
+        _ => error,
+    }
 }
 
 impl Models {

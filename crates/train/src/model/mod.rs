@@ -72,6 +72,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 mod timebridge;
+mod var_builder;
 mod vit;
 mod whitening;
 
@@ -105,6 +106,7 @@ pub use pretrained::{DescriptionError, InferredOptions, PretrainedError, inherit
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use resnet::{Backbone, Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
 pub use timebridge::TimeBridgeConfig;
+pub use var_builder::VarBuilderModel;
 pub use vit::{VitConfig, VitSize};
 pub use whitening::Whitening;
 
