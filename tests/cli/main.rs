@@ -50,6 +50,7 @@ mod pairs;
 mod policies;
 mod predictions;
 mod power_loss;
+mod python;
 mod recipes;
 mod resume;
 mod same_bits;
