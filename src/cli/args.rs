@@ -24,12 +24,13 @@ use crate::plan::TestTimeAugmentation;
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
-    #[command(flatten)]
-    pub(crate) run: Run,
     /// Print JSON for programs, one object a line: results, the events of a training, errors.
     // Read before the rest of the command line, so that errors in it are objects, too.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    // Last, as the heading of its last options stands over all that follows.
+    #[command(flatten)]
+    pub(crate) run: Run,
 }
 
 /// What ddprun can do beside training.
