@@ -45,7 +45,8 @@ class Server(BaseHTTPRequestHandler):
         if "upsertBucket" in query:
             run = runs.setdefault(words["name"], {"rows": [], "summary": {}, "exit_code": None})
             run.update({key: value for key, value in words.items() if value is not None})
-            project = {"id": "p", "name": words["project"], "entity": {"id": "e", "name": "me"}}
+            entity = {"id": "e", "name": words.get("entity") or "me"}
+            project = {"id": "p", "name": words["project"], "entity": entity}
             bucket = {"id": "b", "name": words["name"], "displayName": run.get("displayName")}
             bucket.update(config=run["config"], historyLineCount=0, project=project)
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
@@ -107,7 +108,7 @@ environment = {name: value for name, value in os.environ.items() if not name.sta
 environment.update(WANDB_BASE_URL=f"http://127.0.0.1:{server.server_address[1]}")
 environment.update(WANDB_API_KEY="0" * 40, WANDB_ERROR_REPORTING="false")
 command = [sys.executable, "-m", "wandb", "sync", *sys.argv[1:]]
-ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 for run in runs.values():
     run["config"] = json.loads(run["config"])
 said = ended.stdout + ended.stderr
