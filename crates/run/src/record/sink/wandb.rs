@@ -59,8 +59,8 @@ const EPOCH: &str = "epoch";
 const TEST: &str = "test/";
 
 /// a run for Weights & Biases in `wandb/offline-run-TIME-ID` of the run's folder, to be uploaded by
-/// `wandb sync`: all numbers of `metrics.csv`, the configuration, tags, and how the run ended. Training
-/// needs neither network nor account.
+/// `wandb sync`: all numbers of `metrics.csv`, the configuration, tags, and how the run ended.
+/// Training needs neither network nor account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Wandb {
@@ -376,8 +376,8 @@ fn earlier(all: &Path) -> Result<Option<(PathBuf, String)>, Error> {
     Ok(known.min())
 }
 
-/// Folder and id of a run that W&B does not know. Trials have the same ids in every sweep, so theirs
-/// get the sweep's name and a random number.
+/// Folder and id of a run that W&B does not know. Trials have the same ids in every sweep, so
+/// theirs get the sweep's name and a random number.
 fn new_folder(all: &Path, start: &SinkStart, now: Timestamp) -> (PathBuf, String) {
     let id = match &start.sweep {
         Some(sweep) => {

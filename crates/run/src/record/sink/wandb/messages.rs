@@ -1,4 +1,5 @@
-//! The part of `wandb_internal.proto` that a run needs, as protobuf messages: field numbers are its.
+//! The part of `wandb_internal.proto` that a run needs, as protobuf messages: field numbers are
+//! its.
 
 use prost::Message;
 

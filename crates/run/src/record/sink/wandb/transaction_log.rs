@@ -1,9 +1,9 @@
 //! The file `run-ID.wandb`: a header of W&B's, then records in the log format of `leveldb`.
 //!
-//! The file is divided into blocks of 32 KiB. A record is one chunk, or a first one, middle ones and
-//! a last one where it crosses the end of a block. A chunk is the CRC-32 of its type and data, the
-//! length of its data, its type and its data, little-endian. Where the rest of a block is shorter
-//! than that, it is zeros. `leveldb` itself has CRC-32C there.
+//! The file is divided into blocks of 32 KiB. A record is one chunk, or a first one, middle ones
+//! and a last one where it crosses the end of a block. A chunk is the CRC-32 of its type and data,
+//! the length of its data, its type and its data, little-endian; `leveldb` itself has CRC-32C
+//! there. A rest of a block that is too short for a chunk is zeros.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
 
