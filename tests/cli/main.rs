@@ -64,6 +64,7 @@ mod surroundings;
 mod sweeps;
 mod tables;
 mod tensorboard;
+mod wandb;
 mod watched;
 mod weights;
 mod words;

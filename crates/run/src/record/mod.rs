@@ -63,8 +63,8 @@ pub use run_json::{
 };
 pub use sink::{
     Command, Csv, Curves, Delivery, EVENTS, Jsonl, Log, METRICS, Milestones, Mlflow, NamedSink,
-    OpenSink, RunTime, Sink, SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, read_events,
-    read_milestones, read_rank_stats,
+    OpenSink, RunTime, Sink, SinkFamily, SinkStart, Sinks, Stamped, Tensorboard, Wandb,
+    read_events, read_milestones, read_rank_stats,
 };
 pub use stderr::{canvas, takes_words};
 pub use stdout::{

@@ -8,6 +8,7 @@ mod milestones;
 mod tensorboard;
 mod command;
 mod mlflow;
+mod wandb;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub use jsonl::{Jsonl, Log, NAME as EVENTS, RunTime, Stamped, read as read_event
 pub use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use mlflow::Mlflow;
 pub use tensorboard::Tensorboard;
+pub use wandb::Wandb;
 
 /// An output for the events of a run. Only rank 0 has sinks.
 pub trait Sink: Debug + Send + Sync {
@@ -68,6 +70,8 @@ pub struct SinkStart {
     pub run: RunFolders,
     /// Name of the experiment.
     pub name: String,
+    /// Name of the sweep, if the run is a trial.
+    pub sweep: Option<String>,
     /// The run's tags at this start, sorted.
     pub tags: Vec<String>,
     /// The experiment with every key decided, as in `resolved.toml`.
@@ -138,6 +142,7 @@ impl Registered for SinkFamily {
         all.add::<Tensorboard>();
         all.add::<Curves>();
         all.add::<Mlflow>();
+        all.add::<Wandb>();
         all.add::<Command>();
         all
     }

@@ -21,6 +21,7 @@ use crate::optim::ParameterState;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::{DATA, NamedSink, SPLIT, SinkStart, newest_of};
 use crate::runs;
+use crate::sweep::is_trial;
 use crate::units::Rank;
 use crate::worker::broadcast_state::broadcast_state;
 use crate::worker::device::{GroupHandles, RankDevice};
@@ -177,6 +178,7 @@ fn sink_start(engine: &Engine, plan: &Plan, rank: Rank, folders: &RunFolders) ->
     SinkStart {
         run: folders.clone(),
         name: plan.name.clone(),
+        sweep: sweep_of(&folders.logs),
         tags,
         config,
         resumed_from: state.step,
@@ -184,6 +186,12 @@ fn sink_start(engine: &Engine, plan: &Plan, rank: Rank, folders: &RunFolders) ->
         total_steps: plan.length.total_steps,
         metrics,
     }
+}
+
+/// Name of the sweep of the trial in `logs`; `None` for a run of its own.
+fn sweep_of(logs: &Path) -> Option<String> {
+    let folder = logs.parent().filter(|_| is_trial(logs))?;
+    Some(folder.file_name()?.to_string_lossy().into_owned())
 }
 
 /// The experiment of the run in `logs` as its newest start wrote it down, and the run's tags. A run

@@ -140,13 +140,20 @@ fn a_sink_is_a_name_or_a_table_of_name_and_options() {
     for (list, expected) in [
         (
             "[csv, excel]",
-            "[1].name`: must be `jsonl`, `csv`, `tensorboard`, `curves`, `mlflow` or `command`, not `excel`",
+            "[1].name`: must be `jsonl`, `csv`, `tensorboard`, `curves`, `mlflow`, `wandb` or `command`, not `excel`",
         ),
         ("[{name=csv, dir=tb}]", "[0].dir`: belongs to `tensorboard`, but `name` is `csv`"),
         ("[{name=tensorboard, dri=tb}]", "[0].dri`: is not a key of an experiment"),
         ("[{name=tensorboard, dir='~/tb'}]", "[0].dir`: `~` and `$` are not expanded"),
         ("[{dir=tb}]", "[0].name`: is missing; there is no default"),
         ("[csv, jsonl, {name=csv}]", "`: names a sink twice"),
+        ("[{name=wandb, project=' '}]", "[0].project`: must not be empty"),
+        (
+            "[{name=wandb, project=zoo/animals}]",
+            "[0].project`: must not contain `/`, which W&B refuses; `project` and `entity` are keys of their own",
+        ),
+        ("[{name=wandb, entity='a#b'}]", "[0].entity`: must not contain `#`, which W&B refuses"),
+        ("[{name=wandb, group=''}]", "[0].group`: must not be empty"),
         ("[3]", "[0]`: must be a table"),
         ("csv", "`: must be a list of names"),
     ] {

@@ -219,6 +219,11 @@ pub struct RunTime {
 }
 
 impl RunTime {
+    /// The time of a run whose earlier starts took `before` seconds.
+    pub(super) fn after(before: f64) -> Self {
+        Self { before, newest: None }
+    }
+
     /// Begins another start: the pause before it does not count.
     pub fn restart(&mut self) {
         self.before += self.newest.take().map_or(0.0, |(first, last)| span(first, last));
