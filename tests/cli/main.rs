@@ -13,6 +13,7 @@
 mod averaged;
 mod bad_input;
 mod browser;
+mod checked;
 mod clocks;
 mod clusters;
 mod commands;
