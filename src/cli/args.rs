@@ -400,6 +400,10 @@ pub(crate) struct ServeArgs {
     /// Let other machines open the page. Its token and contents cross the network unencrypted.
     #[arg(long, alias = "allow_remote")]
     pub(crate) allow_remote: bool,
+    /// File with the token that opens the page and `/metrics` (see `ddprun token`). By default each
+    /// start makes a new one.
+    #[arg(long, alias = "token_file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -55,6 +55,7 @@ mod recipes;
 mod resume;
 mod same_bits;
 mod same_run;
+mod scraped;
 mod shared_sweeps;
 mod sharded;
 mod slurm;
