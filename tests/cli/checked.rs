@@ -127,7 +127,7 @@ fn what_is_missing_is_told_with_its_file() {
     }
     let ended = refuses(&lab, &["a.toml", "b.toml"]);
     for name in ["a.toml", "b.toml"] {
-        let page = format!("error: `model.name`: is missing; there is no default\n --> {name}\n");
+        let page = format!("error: `model.name`: is missing; there is no default\n--> {name}\n");
         assert!(ended.stderr.contains(&page), "{}", ended.stderr);
     }
     let ended = lab.run_to(2, &["check", "a.toml", "--json"]);

@@ -35,7 +35,7 @@ impl Server {
     /// The head and the body of the answer.
     fn get(&self, path: &str, header: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -65,7 +65,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut before = Vec::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            family = rest.split(' ').next().unwrap().to_owned();
+            rest.split(' ').next().unwrap().clone_into(&mut family);
             assert!(!before.contains(&family), "`{family}` is in two places");
             before.push(family.clone());
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
