@@ -105,6 +105,11 @@ layering:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
+# Licences, sources and known advisories of all dependencies (deny.toml); needs `cargo install --locked cargo-deny`.
+[group('check')]
+deny:
+    cargo deny --locked --workspace check
+
 # Words that belong into an issue or nowhere (`tests/layering.rs` looks for some of them too).
 [group('check')]
 forbid:

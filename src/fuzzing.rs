@@ -29,6 +29,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("frame", frame),
     ("handshake", handshake),
     ("csv", csv),
+    ("zstd", zstd),
     ("image", image),
     ("npz", npz),
     ("parquet", parquet),
@@ -139,6 +140,17 @@ pub fn csv(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         let refusals = fuzz_readers::table(&path);
         assert!(refusals.iter().all(|refusal| !refusal.is_empty()));
+    }
+}
+
+/// A file packed by zstd.
+///
+/// # Panics
+///
+/// A refusal is empty.
+pub fn zstd(bytes: &[u8]) {
+    if let Err(refusal) = fuzz_readers::zstd(bytes) {
+        assert!(!refusal.is_empty());
     }
 }
 

@@ -68,7 +68,7 @@ pub mod fuzzing {
     #[cfg(feature = "speech")]
     pub use crate::fuzzing::audio;
     pub use crate::fuzzing::{
-        config, csv, frame, handshake, image, manifest, npz, parquet, safetensors,
+        config, csv, frame, handshake, image, manifest, npz, parquet, safetensors, zstd,
     };
 }
 

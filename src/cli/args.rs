@@ -40,6 +40,9 @@ pub(crate) enum Verb {
     Init(InitArgs),
     /// Show every value that a run would use, and its source, without training.
     Plan(PlanArgs),
+    /// Check experiment, sweep and clusters files alone, without their data or devices: for
+    /// pre-commit and CI.
+    Check(CheckArgs),
     /// Try each part of a run in a temporary folder: two steps, validation, a save, a resume from
     /// it and a prediction.
     Try(Run),
@@ -183,6 +186,15 @@ pub(crate) struct InitArgs {
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) run: Run,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:\n  ddprun check experiments/quickstart.toml \
+    experiments/sweep_quickstart.toml")]
+pub(crate) struct CheckArgs {
+    /// Files of experiments, sweeps or clusters; which of them each is, its keys say.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -389,6 +401,10 @@ pub(crate) struct ServeArgs {
     /// Let other machines open the page. Its token and contents cross the network unencrypted.
     #[arg(long, alias = "allow_remote")]
     pub(crate) allow_remote: bool,
+    /// File with the token that opens the page and `/metrics` (see `ddprun token`). By default each
+    /// start makes a new one.
+    #[arg(long, alias = "token_file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -13,6 +13,7 @@ use crate::dashboard::{self, Error, Server};
 use crate::files;
 use crate::record::to_stderr;
 use crate::runs::{self, LOGS, find_sweep};
+use crate::session::read_token;
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// `ddprun report [RUN | FOLDER] --html FILE`
@@ -44,7 +45,7 @@ fn no_runs(folder: &Path) -> ErrorPage {
 
 /// `ddprun serve [FOLDER]`
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
-    let ServeArgs { folder, host, port, allow_remote } = args;
+    let ServeArgs { folder, host, port, allow_remote, token_file } = args;
     if !folder.is_dir() {
         let what = format!("there is no folder `{}`", folder.display());
         let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
@@ -58,7 +59,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
     }
     // Before anything else: Ctrl-C ends this quietly from now on.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
-    let server = Server::listen(host, *port).map_err(|error| not_served(&error))?;
+    let token = token_file.as_deref().map(read_token).transpose()?;
+    let server = Server::listen(host, *port, token.as_ref()).map_err(|error| not_served(&error))?;
     let mut printed = Ok(ExitCode::Ok);
     let ready = |has_runs: bool, address: &str| {
         if !has_runs {

@@ -29,11 +29,14 @@ mod sweep;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod inspect;
+mod check;
 #[cfg(feature = "clusters")]
 mod jobs;
 mod doctor;
 mod try_run;
 mod run;
 
-pub(crate) use output::{answer, answers, last_words, refuse_existing, verbatim};
+pub(crate) use output::{
+    answer, answers, in_color, last_words, print_page, refuse_existing, verbatim,
+};
 pub use run::run;

@@ -11,8 +11,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::launch::rank_env;
 use crate::record::{answer_in_json, is_json, json_line, to_stdout};
-use crate::terminal::escape_lines;
+use crate::terminal::{escape_lines, fitted};
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// The flag, which every verb has.
@@ -95,6 +96,21 @@ fn to_reader(text: &str) -> Result<bool, ErrorPage> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(ErrorPage::of(ExitCode::Storage, &error)),
         Ok(()) => Ok(true),
+    }
+}
+
+/// True if stderr may be coloured.
+pub(crate) fn in_color() -> bool {
+    io::stderr().is_terminal() && rank_env::no_color().is_none()
+}
+
+/// Prints the page of an error, or a part of it, as wide as a terminal may have it.
+pub(crate) fn print_page(page: &str) {
+    const WIDTH: usize = 80;
+    if io::stderr().is_terminal() {
+        last_words(&fitted(page, WIDTH));
+    } else {
+        last_words(page);
     }
 }
 

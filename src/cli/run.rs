@@ -1,7 +1,6 @@
 //! The command line: one function per verb, and the exit code.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process;
@@ -17,8 +16,8 @@ use crate::cli::dashboard;
 #[cfg(feature = "clusters")]
 use crate::cli::jobs;
 use crate::cli::{
-    answer, checkpoint, doctor, evaluate, inspect, last_words, node_args, output, predict, runs,
-    sample, sweep, train, try_run, usage, verbatim,
+    answer, check, checkpoint, doctor, evaluate, in_color, inspect, last_words, node_args, output,
+    predict, print_page, runs, sample, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -27,7 +26,6 @@ use crate::init::{self, InitRequest, WrittenExperiment};
 use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
 use crate::record::{print_error, say_error, to_stderr};
-use crate::terminal::fitted;
 use crate::user_error::{ErrorPage, ExitCode};
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
@@ -62,9 +60,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> proc
         Ok(code) => code,
         Err(refusal) => {
             if !is_printed_by_another(refusal.code()) {
-                let is_terminal = io::stderr().is_terminal();
-                let page = refusal.drawn(is_terminal && rank_env::no_color().is_none());
-                last_words(&if is_terminal { fitted(&page, 80) } else { page.into_owned() });
+                print_page(&refusal.drawn(in_color()));
                 say_error(&refusal);
             }
             refusal.code()
@@ -127,6 +123,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Worker) => train::worker(kinds),
         Some(Verb::Init(args)) => init(&args, kinds),
         Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
+        Some(Verb::Check(args)) => check::check(&args, kinds),
         Some(Verb::Try(run)) => try_run::try_run(&run, kinds),
         Some(Verb::Resume(resume)) => train::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),

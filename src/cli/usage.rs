@@ -19,7 +19,7 @@ use crate::user_error::{ErrorPage, ExitCode};
 const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
 
 /// Verbs of other programs, and the answer to each.
-const OTHER_VERBS: [(&[&str], &str); 15] = [
+const OTHER_VERBS: [(&[&str], &str); 16] = [
     (&["train", "run", "fit", "start"], "train with `ddprun EXPERIMENT.toml`"),
     (
         &["list", "runs", "ps", "status", "history"],
@@ -50,11 +50,12 @@ const OTHER_VERBS: [(&[&str], &str); 15] = [
     ),
     (&["config", "keys", "options"], "print every key of an experiment file with `ddprun schema`"),
     (
-        &["dry-run", "dryrun", "check", "smoke", "fast_dev_run"],
+        &["dry-run", "dryrun", "smoke", "fast_dev_run"],
         "see what would happen with `ddprun plan EXPERIMENT.toml`, or try each part of it with \
          two steps with `ddprun try EXPERIMENT.toml`",
     ),
     (&["profile", "profiler", "bench", "benchmark"], TIMES),
+    (&["lint", "verify"], "check files without running them with `ddprun check FILE`"),
 ];
 
 /// The error of clap as a page: what is wrong, and what to do.
@@ -272,6 +273,7 @@ mod tests {
         check("ddprun src", "write an experiment for the data in it with `ddprun init src`");
         check("ddprun new", OTHER_VERBS[11].1);
         check("ddprun dry-run x.toml", OTHER_VERBS[13].1);
+        check("ddprun lint x.toml", OTHER_VERBS[15].1);
     }
 
     #[test]

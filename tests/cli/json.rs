@@ -12,9 +12,10 @@ use crate::harness::running::until;
 
 /// For each verb its exit code, the words behind it, and the types of the objects that it prints;
 /// in the order in which they are tried.
-const LINES: [(&str, i32, &str, &[&str]); 28] = [
+const LINES: [(&str, i32, &str, &[&str]); 29] = [
     ("", 0, "small.toml", &["event"]),
     ("plan", 0, "small.toml", &["plan"]),
+    ("check", 0, "small.toml ddprun.toml", &["checked"]),
     ("try", 0, "small.toml", &["tried", "try", "works"]),
     ("eval", 0, "small", &["evaluation"]),
     ("predict", 0, "small IMAGE", &["prediction", "predicted"]),

@@ -13,6 +13,7 @@
 mod averaged;
 mod bad_input;
 mod browser;
+mod checked;
 mod clocks;
 mod clusters;
 mod commands;
@@ -55,6 +56,7 @@ mod recipes;
 mod resume;
 mod same_bits;
 mod same_run;
+mod scraped;
 mod shared_sweeps;
 mod sharded;
 mod slurm;

@@ -68,6 +68,24 @@ fn every_page_is_in_the_index() {
     }
 }
 
+#[test]
+fn every_action_of_a_workflow_is_pinned_by_its_commit() {
+    let mut n_actions = 0;
+    for path in children(&project(".github/workflows")) {
+        let text = fs::read_to_string(&path).unwrap();
+        serde_saphyr::from_str::<serde_json::Value>(&text).unwrap();
+        for line in text.lines() {
+            let Some((_, action)) = line.split_once("uses: ") else { continue };
+            let (place, version) = action.split_once(" # v").unwrap_or_else(|| panic!("{line}"));
+            let (_, commit) = place.split_once('@').unwrap();
+            let is_commit = commit.len() == 40 && commit.chars().all(|c| c.is_ascii_hexdigit());
+            assert!(is_commit && version.starts_with(|c: char| c.is_ascii_digit()), "{line}");
+            n_actions += 1;
+        }
+    }
+    assert!(n_actions > 5, "{n_actions}");
+}
+
 /// Paths of the code that a page names: from the project's folder, or from `src`.
 fn named_paths(page: &str) -> impl Iterator<Item = &str> {
     page.split('`').skip(1).step_by(2).filter(|words| {

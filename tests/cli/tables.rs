@@ -1,6 +1,7 @@
 //! A table of words, dates and empty cells with two targets, from the file to the weights.
 
 use std::fmt::Write;
+use std::fs;
 
 use crate::harness::lab::Lab;
 
@@ -57,6 +58,45 @@ pub(crate) fn lab() -> Lab {
     lab.write("train.csv", rows(70, ["Bern", "Rome", ""]));
     lab.write("val.csv", rows(21, ["Bern", "Oslo", "Rome"]));
     lab
+}
+
+/// The bytes as a file of zstd that holds them as they are.
+fn stored(bytes: &[u8]) -> Vec<u8> {
+    assert!(bytes.len() < 128 << 10, "one block");
+    let header = ((bytes.len() as u32) << 3 | 1).to_le_bytes();
+    [&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58], &header[..3], bytes].concat()
+}
+
+#[test]
+fn a_table_that_is_packed_by_zstd_trains_and_predicts_as_one_that_is_not() {
+    let lab = lab();
+    // The metrics of the last evaluation, and predictions of the validation rows.
+    let results = |files: &[&str], rows: &str| {
+        lab.run_to(0, &[&["small.toml", "distributed.devices=1"], files].concat());
+        let last = lab.events().into_iter().rfind(|event| event["event"] == "evaluated").unwrap();
+        let predicted = lab.run_to(0, &["predict", "small", rows]).stdout;
+        for folder in ["logs", "checkpoints"] {
+            fs::remove_dir_all(lab.path(folder)).unwrap();
+        }
+        let numbers = |line: &str| line.split_once(',').unwrap().1.to_owned();
+        (last["metrics"].clone(), predicted.lines().map(numbers).collect::<Vec<_>>())
+    };
+    let plain = results(&[], "val.csv");
+    for name in ["train.csv", "val.csv"] {
+        let packed = stored(&fs::read(lab.path(name)).unwrap());
+        lab.write(&format!("{name}.zst"), packed);
+        fs::remove_file(lab.path(name)).unwrap();
+    }
+    let files = ["data.train_file=train.csv.zst", "data.val_file=val.csv.zst"];
+    assert_eq!(results(&files, "val.csv.zst"), plain);
+
+    // `init` knows it by its name without the ending.
+    lab.run_to(0, &["init", "train.csv.zst"]);
+    lab.run_to(0, &["plan", "train.toml"]);
+    let whole = fs::read(lab.path("train.csv.zst")).unwrap();
+    lab.write("train.csv.zst", &whole[..whole.len() - 100]);
+    lab.run_to(3, &[&["plan", "small.toml"], &files[..]].concat())
+        .says(&["`train.csv.zst`", "unexpected end of file"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::http::Request;
+use crate::transport::Key;
 use crate::{launch, transport};
 
 /// The token of a server, and the host names that it accepts.
@@ -18,9 +19,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// A new token for the server on `port`, which listens on `host`.
-    pub(crate) fn new(host: &str, port: u16) -> io::Result<Self> {
-        let token = transport::new_token()?.trim().to_owned();
+    /// The server on `port`, which listens on `host`, opened by `token` or a new one.
+    pub(crate) fn new(host: &str, port: u16, token: Option<&Key>) -> io::Result<Self> {
+        let token = match token {
+            Some(key) => transport::token_text(key),
+            None => transport::new_token()?,
+        };
+        let token = token.trim().to_owned();
         let own = launch::host();
         let names = vec!["localhost".to_owned(), host.to_owned(), own];
         Ok(Self { token, cookie: format!("ddprun-{port}"), names })
@@ -55,6 +60,13 @@ impl Access {
         pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.is_token(value))
     }
 
+    /// True if the header `Authorization` contains the token: `Bearer TOKEN`.
+    pub(crate) fn has_bearer(&self, request: &Request) -> bool {
+        let given = request.authorization.split_once(' ');
+        let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        given.is_some_and(|(_, token)| self.is_token(token.trim()))
+    }
+
     /// `Set-Cookie` value that makes the browser send the token from now on, to this server alone
     /// and out of the reach of scripts.
     pub(crate) fn cookie(&self) -> String {
@@ -73,7 +85,7 @@ mod tests {
 
     #[test]
     fn only_addresses_and_own_names_are_answered() {
-        let access = Access::new("training.local", 8000).unwrap();
+        let access = Access::new("training.local", 8000, None).unwrap();
         let is_ours =
             |host: &str| access.is_ours(&Request { host: host.to_owned(), ..Request::default() });
         for host in ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "10.0.0.7", "TRAINING.local"]
@@ -87,7 +99,10 @@ mod tests {
 
     #[test]
     fn the_token_opens_in_the_address_or_as_the_cookie_of_this_port() {
-        let access = Access::new("127.0.0.1", 8000).unwrap();
+        let key = Key::new([7; 32]);
+        let access = Access::new("127.0.0.1", 8000, Some(&key)).unwrap();
+        assert_eq!(access.token(), "07".repeat(32));
+        let access = Access::new("127.0.0.1", 8000, None).unwrap();
         assert_eq!(access.token().len(), 64);
         let with = |cookie: &str| Request { cookie: cookie.to_owned(), ..Request::default() };
         let cookie = access.cookie().split(';').next().unwrap().to_owned();
@@ -97,5 +112,14 @@ mod tests {
         let query = [("token".to_owned(), access.token().to_owned())].into();
         assert!(access.has_token(&Request { query, ..Request::default() }));
         assert!(!access.has_token(&Request::default()));
+        let bearer = |header: String| Request { authorization: header, ..Request::default() };
+        let token = access.token();
+        for header in [format!("Bearer {token}"), format!("bearer  {token} ")] {
+            assert!(access.has_bearer(&bearer(header)));
+        }
+        for header in [String::new(), token.to_owned(), format!("Basic {token}"), "Bearer ".into()]
+        {
+            assert!(!access.has_bearer(&bearer(header)));
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The runs and sweeps below a folder, kept up to date from their files. Only files that have
 //! changed since the last look are read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -29,6 +29,17 @@ pub(crate) struct RunCatalog {
     root: PathBuf,
     runs: BTreeMap<String, Run>,
     sweeps: BTreeMap<String, Sweep>,
+    looked: Option<Instant>,
+}
+
+/// The runs as they were last read, without a copy of them.
+pub(crate) struct Census<'a> {
+    /// Each run, with a state that knows of pruned trials.
+    pub(crate) runs: Vec<(&'a RunView, State)>,
+    /// Number of runs that cannot be read.
+    pub(crate) unreadable: usize,
+    /// Number of runs that are still to be read.
+    pub(crate) unread: usize,
 }
 
 struct Run {
@@ -57,11 +68,17 @@ impl RunCatalog {
     pub(crate) fn new(root: &Path) -> Self {
         let runs = BTreeMap::new();
         let sweeps = BTreeMap::new();
-        Self { root: root.to_owned(), runs, sweeps }
+        Self { root: root.to_owned(), runs, sweeps, looked: None }
+    }
+
+    /// As [`Self::look`], but not sooner than `pause` after the last look.
+    pub(crate) fn look_after(&mut self, pause: Duration) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= pause) && self.look()
     }
 
     /// Finds runs, and updates those that were read. Returns true if anything has changed.
     pub(crate) fn look(&mut self) -> bool {
+        self.looked = Some(Instant::now());
         let found = runs::find(&self.root);
         let is_sweep = found.sweeps.first().is_some_and(|sweep| *sweep == self.root);
         let alone = if is_sweep { Vec::new() } else { found.runs };
@@ -134,20 +151,31 @@ impl RunCatalog {
         Some(())
     }
 
+    /// All runs with their states.
+    pub(crate) fn census(&self) -> Census<'_> {
+        let sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().ok());
+        let pruned: BTreeSet<String> = sweeps.flat_map(SweepView::pruned).collect();
+        let with_state = |view: &'_ RunView| {
+            let is_pruned = view.state != State::Running && pruned.contains(&view.id);
+            if is_pruned { State::Pruned } else { view.state }
+        };
+        let views = || self.runs.values().map(|run| run.view.as_ref());
+        Census {
+            runs: views().flatten().flatten().map(|view| (view, with_state(view))).collect(),
+            unreadable: views().flatten().filter(|view| view.is_err()).count(),
+            unread: views().filter(Option::is_none).count(),
+        }
+    }
+
     /// The answer to `api/overview`.
     pub(crate) fn overview(&self) -> Overview {
-        let pruned: Vec<String> = self
-            .sweeps
-            .values()
-            .filter_map(|sweep| sweep.view.as_ref().ok())
-            .flat_map(SweepView::pruned)
-            .collect();
-        let mut views: Vec<RunView> =
-            self.runs.values().filter_map(|run| run.view.clone()?.ok()).collect();
-        for view in views.iter_mut().filter(|view| pruned.contains(&view.id)) {
-            if view.state != State::Running {
-                (view.state, view.reason) = (State::Pruned, None);
+        let mut views: Vec<RunView> = Vec::new();
+        for (view, state) in self.census().runs {
+            let mut view = view.clone();
+            if state != view.state {
+                (view.state, view.reason) = (state, None);
             }
+            views.push(view);
         }
         views.sort_by(|a, b| (b.started, &b.id).cmp(&(a.started, &a.id)));
         let of_runs = self.runs.values().filter_map(|run| run.view.as_ref()?.as_ref().err());

@@ -25,6 +25,8 @@ pub(crate) struct Request {
     pub(crate) host: String,
     /// The header `Cookie`.
     pub(crate) cookie: String,
+    /// The header `Authorization`.
+    pub(crate) authorization: String,
 }
 
 /// The answer to a request.
@@ -148,6 +150,7 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         query: words.map(|(key, value)| (decoded(key), decoded(value))).collect(),
         host: header("host"),
         cookie: header("cookie"),
+        authorization: header("authorization"),
     }))
 }
 

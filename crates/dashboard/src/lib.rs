@@ -25,6 +25,8 @@
 //! api/events                        server-sent events: a number whenever anything has changed
 //! ```
 //!
+//! `metrics` is the text that Prometheus scrapes.
+//!
 //! In a report the same answers stand in one object: `{overview, series, timelines, details}`, with
 //! `series` by metric and `details` by run.
 #![expect(missing_docs, reason = "an error's operands say their names")]
@@ -49,6 +51,7 @@ mod processes;
 mod ranks;
 mod details;
 mod catalog;
+mod prometheus;
 mod page;
 mod routes;
 mod server;

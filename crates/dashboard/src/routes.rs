@@ -13,6 +13,9 @@ const POINTS: usize = 500;
 const MAX_POINTS: usize = 4000;
 const MAX_LINES: usize = 5000;
 
+/// What Prometheus scrapes.
+pub(crate) const METRICS: &str = "/metrics";
+
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
@@ -25,6 +28,11 @@ pub(crate) fn admission(access: &Access, request: &Request) -> Option<Response> 
         // The token stays neither in the address bar nor in the browser's history.
         let moved = Response { status: "303 See Other", ..Response::of("text/plain", "") };
         return Some(moved.with("Location", "/").with("Set-Cookie", access.cookie()));
+    }
+    if request.path == METRICS {
+        let words = "send the token of `ddprun serve` as the header `Authorization: Bearer TOKEN`";
+        let is_in = access.has_bearer(request) || access.has_token(request);
+        return (!is_in).then(|| Response::refused(FORBIDDEN, words));
     }
     let words = "open the address that `ddprun serve` has printed, with its token";
     (!access.has_cookie(request)).then(|| Response::refused(FORBIDDEN, words))

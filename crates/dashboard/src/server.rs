@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use crate::access::Access;
 use crate::catalog::RunCatalog;
 use crate::http::{self, Request, Response};
+use crate::prometheus;
 use crate::routes;
+use crate::transport::Key;
 
 /// Time between two looks at the files.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -139,8 +141,8 @@ impl Connections {
 }
 
 impl Server {
-    /// Takes a port of `host`, 0 for any.
-    pub fn listen(host: &str, port: u16) -> Result<Self, Error> {
+    /// Takes a port of `host`, 0 for any. Whoever has `token`, or else a new one, is let in.
+    pub fn listen(host: &str, port: u16, token: Option<&Key>) -> Result<Self, Error> {
         let host = host.trim_matches(['[', ']']).to_owned();
         let listener = TcpListener::bind((host.as_str(), port)).map_err(|reason| {
             let host = host.clone();
@@ -150,7 +152,7 @@ impl Server {
             }
         })?;
         let port = listener.local_addr()?.port();
-        let access = Access::new(&host, port)?;
+        let access = Access::new(&host, port, token)?;
         Ok(Self { listener, host, port, access })
     }
 
@@ -298,7 +300,23 @@ fn converse(stream: &mut TcpStream, shared: &Shared, number: u64) -> io::Result<
         let refusal = Response::refused("503 Service Unavailable", "too many at once");
         return refusal.send(stream);
     }
-    answer(shared, &request).send(stream)
+    let answer =
+        if request.path == routes::METRICS { scrape(shared) } else { answer(shared, &request) };
+    answer.send(stream)
+}
+
+/// The answer to Prometheus. The files are looked at once in a [`PERIOD`], however many ask; nobody
+/// is taken to watch the page.
+fn scrape(shared: &Shared) -> Response {
+    let mut catalog = lock(&shared.catalog);
+    let has_changed = catalog.look_after(PERIOD);
+    let text = prometheus::exposition(&catalog.census());
+    drop(catalog);
+    if has_changed {
+        // Those who watch the page would not find the change any more.
+        shared.tell();
+    }
+    Response::of(prometheus::CONTENT_TYPE, text)
 }
 
 fn answer(shared: &Shared, request: &Request) -> Response {
@@ -361,7 +379,7 @@ mod tests {
     /// A server of an empty folder, and what its owner sends to be let in.
     fn started() -> (tempfile::TempDir, u16, String) {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::listen("127.0.0.1", 0).unwrap();
+        let server = Server::listen("127.0.0.1", 0, None).unwrap();
         let (port, cookie) = (server.port, server.access.cookie());
         let cookie = cookie.split(';').next().unwrap().to_owned();
         server.start(folder.path(), |_, _| {}).unwrap();

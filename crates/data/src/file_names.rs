@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use crate::packed::Packing;
+
 /// Endings of image files, compared without case.
 pub const IMAGE_ENDINGS: [&str; 10] =
     [".jpg", ".jpeg", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
@@ -24,14 +26,12 @@ pub fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") || name == "__MACOSX"
 }
 
-/// True if the ending of a file is that of gzip.
-pub(crate) fn is_gzip(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
-}
-
-/// The name of a file without the `.gz` that says how it is packed.
+/// The name of a file without the `.gz` or `.zst` that says how it is packed.
 pub fn unpacked(path: &Path) -> &Path {
-    if is_gzip(path) { path.file_stem().map_or(path, Path::new) } else { path }
+    if Packing::of_name(path).is_none() {
+        return path;
+    }
+    path.file_stem().map_or(path, Path::new)
 }
 
 /// Endings that are named.

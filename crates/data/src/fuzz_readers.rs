@@ -1,10 +1,12 @@
 //! Files of each kind as the fuzzer gives them: read to the end, and what was wrong with them.
 
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::CsvForecast;
 use crate::config::values::SplitRule;
 use crate::images::decode::decode;
+use crate::packed::Packing;
 use crate::plan::Targets;
 use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::tables::csv;
@@ -29,6 +31,13 @@ pub fn image(bytes: &[u8]) -> Result<usize, String> {
     let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed).map_err(|why| why.to_string())?;
     assert_eq!(deep.pixels.data.len(), 2 * decoded.pixels.data.len());
     Ok(decoded.pixels.data.len())
+}
+
+/// The first megabytes of what a file packed by zstd holds.
+pub fn zstd(bytes: &[u8]) -> Result<u64, String> {
+    const MOST: u64 = 16 << 20;
+    let mut contents = Packing::Zstd.reader(bytes).take(MOST);
+    io::copy(&mut contents, &mut io::sink()).map_err(|error| error.to_string())
 }
 
 /// A table as training and validation, with numbers and with classes, and as a series.

@@ -34,6 +34,7 @@ use ddprun_plan::{config, plan, terminal};
 #[cfg(test)]
 use test_support::{mutated, skipped};
 use train_numbers::{rng, units};
+mod packed;
 mod file_names;
 mod error;
 mod walk;

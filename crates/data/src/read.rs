@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::error::NotDownloaded;
-use crate::file_names::is_gzip;
+use crate::packed::{GZIP, Packing, ZSTD};
 
 /// Largest encoded file that is read: 1 GiB.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -85,12 +85,13 @@ fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a table, unpacked if its name ends in `.gz`, and without a byte order mark.
+/// The bytes of a table, unpacked if its name ends in `.gz` or `.zst`, and without a byte order mark.
 /// Messages call the file `what`.
 pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<Vec<u8>, Error> {
     let mut bytes = whole(path).map_err(Error::reading(what, path, expected))?;
-    if is_gzip(path) && bytes.starts_with(GZIP) {
-        bytes = unpacked(&bytes).map_err(Error::reading(what, path, expected))?;
+    if let Some(packing) = Packing::of_name(path).filter(|packing| packing.is_of(&bytes)) {
+        let contents = unpacked(packing, &bytes, MAX_FILE_BYTES);
+        bytes = contents.map_err(Error::reading(what, path, expected))?;
     }
     if let Some((what, help)) = other_form(&bytes) {
         let path = path.to_owned();
@@ -100,16 +101,15 @@ pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<
     of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
 }
 
-/// The first bytes of a file that is packed by gzip.
-const GZIP: &[u8] = &[0x1f, 0x8b];
-
-/// The contents of a file packed by gzip, of which there may be several one after the other.
-fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+/// The contents of a packed file, at most `limit` bytes.
+fn unpacked(packing: Packing, bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
-    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(MAX_FILE_BYTES + 1);
-    reader.read_to_end(&mut contents)?;
-    if contents.len() as u64 > MAX_FILE_BYTES {
-        let message = format!("it unpacks to more than the {MAX_FILE_BYTES} bytes that are read");
+    let mut reader = packing.reader(bytes).take(limit + 1);
+    let read = caught(|| Ok(reader.read_to_end(&mut contents)));
+    read.map_err(|panic| io::Error::new(io::ErrorKind::InvalidData, panic))??;
+    drop(reader);
+    if contents.len() as u64 > limit {
+        let message = format!("it unpacks to more than the {limit} bytes that are read");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(contents)
@@ -117,7 +117,7 @@ fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 /// The format of a file that is no table of text, and a command that converts it to one.
 fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
-    const UNPACK: &str = "unpack it, or pack it with gzip and let its name end in `.gz`";
+    const UNPACK: &str = "unpack it, or pack it with gzip (`.gz`) or zstd (`.zst`)";
     const FORMS: [(&[u8], &str, &str); 12] = [
         (
             b"version https://git-lfs.github.com/spec/",
@@ -158,7 +158,11 @@ fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         ),
         (b"BZh91AY", "this is packed by bzip2", UNPACK),
         (&[0xfd, b'7', b'z', b'X', b'Z', 0], "this is packed by xz", UNPACK),
-        (&[0x28, 0xb5, 0x2f, 0xfd], "this is packed by zstd", UNPACK),
+        (
+            ZSTD,
+            "this is packed by zstd, which its name does not say",
+            "let its name end in `.zst`, as in `table.csv.zst`, or unpack it",
+        ),
         (&[0xff, 0xfe], "this is text in UTF-16", "save it as UTF-8"),
         (&[0xfe, 0xff], "this is text in UTF-16", "save it as UTF-8"),
     ];
@@ -224,6 +228,36 @@ mod tests {
         assert_eq!(read("y.csv.gz", b"a,y\n").unwrap(), b"a,y\n", "its name is wrong");
         let cut = read("z.csv.gz", &packed[..packed.len() - 9]).unwrap_err();
         assert!(cut.to_string().contains("z.csv.gz`"), "{cut}");
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let packed = ruzstd::encoding::compress_to_vec(&b"\xEF\xBB\xBFa,y\n1,2\n"[..], level);
+        check(&packed, "packed by zstd, which its name does not say", "`.zst`");
+        assert_eq!(read("x.csv.zst", &packed).unwrap(), b"a,y\n1,2\n");
+        assert_eq!(read("y.csv.zst", b"a,y\n").unwrap(), b"a,y\n", "its name is wrong");
+        let cut = read("z.csv.zst", &packed[..packed.len() - 5]).unwrap_err();
+        assert!(cut.to_string().contains("z.csv.zst`"), "{cut}");
+        let gzip = read("x.csv.zst", GZIP).unwrap_err();
+        assert!(gzip.to_string().contains("packed by gzip"), "{gzip}");
+        check(b"BZh91AY", "this is packed by bzip2", "`.zst`");
+    }
+
+    #[test]
+    fn a_small_file_that_unpacks_to_too_much_is_refused() {
+        const BLOCK: usize = 128 << 10;
+        // Blocks of one byte that is repeated, none of them the last.
+        let block = [&(((BLOCK as u32) << 3) | 0b010).to_le_bytes()[..3], b"x"].concat();
+        let bomb = [ZSTD, &[0x00, 0x58], &block.repeat(4096)].concat();
+        assert!(bomb.len() < 20_000, "{}", bomb.len());
+        let gzip = {
+            let level = flate2::Compression::best();
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), level);
+            std::io::Write::write_all(&mut packed, &vec![b'x'; 4 << 20]).unwrap();
+            packed.finish().unwrap()
+        };
+        for (packing, bytes) in [(Packing::Zstd, bomb), (Packing::Gzip, gzip)] {
+            let error = unpacked(packing, &bytes, 2 << 20).unwrap_err();
+            let expected = "it unpacks to more than the 2097152 bytes that are read";
+            assert_eq!(error.to_string(), expected, "{packing:?}");
+        }
     }
 
     #[test]

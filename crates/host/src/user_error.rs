@@ -90,6 +90,9 @@ impl fmt::Display for ExitCode {
     }
 }
 
+/// Columns of a page.
+const WIDTH: usize = 80;
+
 /// An error that can end a command or a rank.
 pub trait UserError: Error {
     /// Exit code of a process that ends with this error.
@@ -166,14 +169,20 @@ impl ErrorPage {
 
     /// The page, with the problems of an experiment in colours if they may be.
     pub fn drawn(&self, in_color: bool) -> Cow<'_, str> {
-        /// Columns of the page.
-        const WIDTH: usize = 80;
         match &self.what {
             PageContents::Block { text, help: None } => text.into(),
             PageContents::Block { text, help: Some(help) } => {
                 format!("{text}\n  do: {help}").into()
             }
             PageContents::Problems(problems) => problems.page(in_color, WIDTH).into(),
+        }
+    }
+
+    /// The page cut into its problems, which can be shown among those of other files.
+    pub fn parts(&self, in_color: bool) -> Vec<String> {
+        match &self.what {
+            PageContents::Block { .. } => vec![self.drawn(in_color).into_owned()],
+            PageContents::Problems(problems) => problems.drawn(in_color, WIDTH).collect(),
         }
     }
 
@@ -255,9 +264,9 @@ fn of_problem(problem: &Problem, code: ExitCode) -> Value {
     if !problem.key().is_empty() {
         object["key"] = problem.key().into();
     }
-    if let Some((file, line, column)) = problem.place() {
-        (object["file"], object["line"]) = (file.into(), line.into());
-        object["column"] = column.into();
+    object["file"] = json!(problem.file());
+    if let Some((_, line, column)) = problem.place() {
+        (object["line"], object["column"]) = (line.into(), column.into());
     }
     object
 }

@@ -1,4 +1,4 @@
-//! `data.name = "mnist"`: idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
+//! `data.name = "mnist"`: idx files (Fashion-MNIST and EMNIST share the format), packed or not.
 //!
 //! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32,
 //! then one byte per value (<http://yann.lecun.com/exdb/mnist/>).
@@ -8,13 +8,13 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flate2::bufread::MultiGzDecoder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{BuiltinSplits, Capability, Choice, Kind, Modality, Options};
 use crate::error::{Error, SampleError};
 use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest};
+use crate::packed::Packing;
 use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::sources::holdout::{Parts, SplitUnits, Splittable};
@@ -24,7 +24,7 @@ use crate::units::Bytes;
 use crate::{Dataset, Splits, Target, read};
 
 const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte \
-                        and t10k-labels-idx1-ubyte, each gzipped (.gz) or not";
+                        and t10k-labels-idx1-ubyte, each packed (.gz, .zst) or not";
 /// Largest decompressed file: 8 GiB.
 const MAX_FILE_BYTES: u64 = 8 << 30;
 
@@ -33,7 +33,7 @@ const MAX_FILE_BYTES: u64 = 8 << 30;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mnist {
-    /// folder with the four idx files (.gz or not).
+    /// folder with the four idx files (.gz, .zst or not).
     #[schemars(extend("format" = "path"), example = "data/mnist")]
     pub dir: PathBuf,
 }
@@ -122,7 +122,7 @@ fn unlabelled(request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
     let mut whole = IdxPair { name: "input", ..IdxPair::default() };
     let mut items = Vec::new();
     let inputs::InputFiles { files, notes } =
-        inputs::files(request.paths, "idx files of images, maybe gzipped", &is_idx)?;
+        inputs::files(request.paths, "idx files of images, maybe packed", &is_idx)?;
     for path in files {
         let (dims, pixels) = read_idx(&path, 3)?;
         let size = (dims[1], dims[2]);
@@ -307,7 +307,7 @@ fn find(dir: &Path, split: &str, (part, dimensions): Content) -> Result<PathBuf,
     let spellings = ["-idx", ".idx"].map(|dot| format!("{split}-{part}{dot}{dimensions}-ubyte"));
     for folder in ["", "raw", "MNIST/raw"] {
         for spelling in &spellings {
-            for ending in ["", ".gz"] {
+            for ending in ["", ".gz", ".zst"] {
                 let path = dir.join(folder).join(format!("{spelling}{ending}"));
                 if path.exists() {
                     return Ok(path);
@@ -351,7 +351,7 @@ fn announced(dims: &[usize]) -> Option<u64> {
 struct Source<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
-    /// Length of a file that is not gzipped.
+    /// Length of a file that is not packed.
     plain_length: Option<u64>,
     header_length: u64,
 }
@@ -362,11 +362,9 @@ impl<'a> Source<'a> {
         let file: File = read::open(path).map_err(read_failed)?;
         let length = file.metadata().map_err(read_failed)?.len();
         let file = BufReader::with_capacity(1 << 16, file);
-        let gzipped = path.extension().is_some_and(|ending| ending == "gz");
-        let (reader, plain_length): (Box<dyn Read>, _) = if gzipped {
-            (Box::new(MultiGzDecoder::new(file)), None)
-        } else {
-            (Box::new(file), Some(length))
+        let (reader, plain_length): (Box<dyn Read>, _) = match Packing::of_name(path) {
+            Some(packing) => (packing.reader(file), None),
+            None => (Box::new(file), Some(length)),
         };
         Ok(Self { path, reader, plain_length, header_length: 0 })
     }
@@ -413,7 +411,7 @@ impl<'a> Source<'a> {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.wrong("it is truncated".to_owned()),
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-                self.wrong(format!("it is not gzip data ({error})"))
+                self.wrong(format!("it is not packed as its name says ({error})"))
             }
             _ => Error::Io { action: "read", path: self.path.to_owned(), source: error },
         }
@@ -464,19 +462,21 @@ mod tests {
         Digits::new(all, &[], &Transforms::default()).unwrap()
     }
 
-    /// Three 2x2 training images (gzipped) and one for validation.
+    /// Three 2x2 training images (packed) and one for validation.
     fn folder() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let pixels: Vec<u8> = (0..12).collect();
         put(dir.path(), "train-images-idx3-ubyte.gz", &gz(&idx(&[3, 2, 2], &pixels)));
-        put(dir.path(), "train-labels-idx1-ubyte.gz", &gz(&idx(&[3], &[2, 0, 1])));
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let labels = ruzstd::encoding::compress_to_vec(&idx(&[3], &[2, 0, 1])[..], level);
+        put(dir.path(), "train-labels-idx1-ubyte.zst", &labels);
         put(dir.path(), "t10k-images.idx3-ubyte", &idx(&[1, 2, 2], &[255, 0, 51, 102]));
         put(dir.path(), "t10k-labels.idx1-ubyte", &idx(&[1], &[1]));
         dir
     }
 
     #[test]
-    fn idx_files_are_counted_and_read_gzipped_or_not() {
+    fn idx_files_are_counted_and_read_packed_or_not() {
         let dir = folder();
         let counts = count(dir.path()).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.sample), (3, 1, Some(vec![1, 2, 2])));
@@ -525,7 +525,12 @@ mod tests {
         let whole = gz(&idx(&[3, 2, 2], &[0; 12]));
         let train = "train-images-idx3-ubyte.gz";
         check(train, &whole[..whole.len() - 9], "truncated");
-        check(train, b"no gzip here, only text", "not gzip");
+        check(train, b"no gzip here, only text", "not packed as its name says");
+        let labels = "train-labels-idx1-ubyte.zst";
+        let whole = std::fs::read(folder().path().join(labels)).unwrap();
+        put(dir.path(), train, &gz(&idx(&[3, 2, 2], &[0; 12])));
+        check(labels, &whole[..whole.len() - 2], "truncated");
+        check(labels, b"no zstd here, only text", "not packed as its name says");
     }
 
     #[test]
@@ -536,7 +541,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("t10k-labels.idx1-ubyte")).unwrap();
         let error = count(dir.path()).unwrap_err();
         assert!(error.to_string().contains("t10k-labels-idx1-ubyte"), "{error}");
-        assert!(error.help().unwrap().contains("gzipped"));
+        assert!(error.help().unwrap().contains("(.gz, .zst)"));
     }
 
     #[test]

@@ -21,4 +21,4 @@ pub use handshake::build_id;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use noise::is_believed;
 pub use peer_connections::{Peer, PeerDescription};
-pub use token::{new_token, read_token};
+pub use token::{new_token, read_token, token_text};

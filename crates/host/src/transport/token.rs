@@ -58,12 +58,17 @@ fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
 
 /// A new token, as its file holds it.
 pub fn new_token() -> io::Result<Zeroizing<String>> {
-    let mut hash = blake3::Hash::from_bytes(*Key::random()?.bytes());
+    Ok(token_text(&Key::random()?))
+}
+
+/// The token that [`read_token`] reads as `key`, as its file holds it.
+pub fn token_text(key: &Key) -> Zeroizing<String> {
+    let mut hash = blake3::Hash::from_bytes(*key.bytes());
     let mut hex = hash.to_hex();
     let text = Zeroizing::new(format!("{hex}\n"));
     hash.zeroize();
     hex.zeroize();
-    Ok(text)
+    text
 }
 
 fn parse(text: &str) -> Option<Key> {

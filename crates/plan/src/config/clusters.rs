@@ -107,17 +107,37 @@ pub fn load(
     for path in files.iter().filter(|path| path.exists()) {
         let mut reader = read(path, vocabulary)?;
         let names = reader.keys(&path_of(CLUSTER));
-        if names.iter().any(|known| known == name) {
-            return Ok(cluster(reader, name, path)?);
-        }
         // A slip in the name of the only table must not read as if there were no cluster.
         reader.only(&[], &[CLUSTER]);
+        let is_here = names.iter().any(|known| known == name);
+        let found = is_here.then(|| cluster(&mut reader, name, path)).flatten();
         if !reader.problems.is_empty() {
             return Err(Problems::new(reader.problems).into());
+        }
+        if let Some(found) = found {
+            return Ok(found);
         }
         known.extend(names);
     }
     Err(ClusterError::Name { name: name.to_owned(), known })
+}
+
+/// Reads all clusters of the file `path`.
+///
+/// # Errors
+///
+/// All problems at once.
+pub fn load_all(path: &Path, vocabulary: &Vocabulary) -> Result<Vec<Cluster>, Problems> {
+    let mut reader = read(path, vocabulary)?;
+    reader.only(&[], &[CLUSTER]);
+    let table = path_of(CLUSTER);
+    if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
+        let help = format!("begin each cluster with `[{CLUSTER}.NAME]`");
+        reader.wrong_help(&table, "must be a table of clusters", help);
+    }
+    let names = reader.keys(&table);
+    let found = names.iter().filter_map(|name| cluster(&mut reader, name, path)).collect();
+    if reader.problems.is_empty() { Ok(found) } else { Err(Problems::new(reader.problems)) }
 }
 
 fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Reader, Problems> {
@@ -128,27 +148,26 @@ fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Reader, Problems> {
     Ok(Reader::new(layer, vocabulary, "a file of clusters"))
 }
 
-fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Problems> {
-    reader.only(&[], &[CLUSTER]);
+/// The cluster `name`; `None` if its table is wrong, which the reader then knows.
+fn cluster(reader: &mut Reader, name: &str, path: &Path) -> Option<Cluster> {
     reader.noun = "a cluster";
     let table = join(&path_of(CLUSTER), name);
     if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
         let help = format!("begin it with `[{CLUSTER}.{name}]`");
         reader.wrong_help(&table, "must be a table", help);
-        return Err(Problems::new(reader.problems));
+        return None;
     }
     let kind = join(&table, KIND);
     if reader.get(&kind).is_none() {
-        let kinds = reader.vocabulary.family(CLUSTER).into_iter().flat_map(FamilySpec::names);
-        let help = format!("choose {}", any_of(kinds));
-        let missing = reader.problem(&table, "has no `kind`").help(help);
-        return Err(missing.into());
+        let kinds = reader.vocabulary.family(CLUSTER).cloned();
+        let help = format!("choose {}", any_of(kinds.iter().flat_map(FamilySpec::names)));
+        reader.wrong_help(&table, "has no `kind`", help);
+        return None;
     }
+    let n_before = reader.problems.len();
     let kind = reader.choice(CLUSTER, &kind, "", &table);
-    if !reader.problems.is_empty() {
-        return Err(Problems::new(reader.problems));
-    }
-    Ok(Cluster { name: name.to_owned(), path: path.to_owned(), kind })
+    let is_right = reader.problems.len() == n_before;
+    is_right.then(|| Cluster { name: name.to_owned(), path: path.to_owned(), kind })
 }
 
 /// A problem of the key `key` of a cluster, drawn on its file.

@@ -31,10 +31,32 @@ pub fn load(
     vocabulary: &Vocabulary,
 ) -> Result<Loaded, Problems> {
     let text = text::read(path)?;
-    Stack { is_here: true, ..Stack::new() }.build(
+    Stack { must_exist: MustExist::All, ..Stack::new() }.build(
         path,
         text,
         &overrides::environment(),
+        overrides,
+        vocabulary,
+    )
+}
+
+/// Reads the experiment file `path` and the experiments that it names as they are written, with
+/// `overrides`: without the environment, and without a look at data and weights, which another
+/// machine may have.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_alone(
+    path: &Path,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let text = text::read(path)?;
+    Stack { must_exist: MustExist::Experiments, ..Stack::new() }.build(
+        path,
+        text,
+        &[],
         overrides,
         vocabulary,
     )
@@ -91,15 +113,24 @@ pub(crate) struct Stack {
     /// For each layer, how many sources are weaker: all overrides of a command line are one source.
     groups: Vec<usize>,
     problems: Vec<Problem>,
-    /// True if files that the experiment names must exist: it is for this machine, and its paths
-    /// begin in the current folder.
-    is_here: bool,
+    must_exist: MustExist,
+}
+
+/// Files that the experiment names and that must exist, beside those that it extends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MustExist {
+    /// None: it was stored, and is not read from its own folder.
+    None,
+    /// Its fallback.
+    Experiments,
+    /// All: it is for this machine, and its paths begin in the current folder.
+    All,
 }
 
 impl Stack {
     pub(crate) fn new() -> Self {
         let (layers, groups) = (vec![Layer::defaults()], vec![0]);
-        Self { layers, groups, problems: Vec::new(), is_here: false }
+        Self { layers, groups, problems: Vec::new(), must_exist: MustExist::None }
     }
 
     pub(crate) fn build(
@@ -246,9 +277,8 @@ impl Stack {
             experiment.experiment.name = Some(stem(path));
         }
         let mut loaded = Loaded::new(experiment, path.to_owned(), self.layers);
-        if let Some(fallback) =
-            loaded.fallback_path().filter(|path| self.is_here && !path.is_file())
-        {
+        let has_place = self.must_exist != MustExist::None;
+        if let Some(fallback) = loaded.fallback_path().filter(|path| has_place && !path.is_file()) {
             let what = format!("`{}` does not exist", fallback.display());
             let usual = "check the path, which is relative to this file";
             self.problems.push(loaded.problem("fallback", what).help(usual));
@@ -262,7 +292,7 @@ impl Stack {
         if self.problems.is_empty() {
             return Ok(loaded);
         }
-        if self.is_here {
+        if self.must_exist == MustExist::All {
             let absent = loaded.absent_inputs(vocabulary);
             // If the file has other problems, an absent default path is not worth reporting.
             let is_new = |problem: &Problem| {

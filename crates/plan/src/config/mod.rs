@@ -33,15 +33,17 @@ pub mod values;
 mod vocabulary;
 mod wording;
 mod hooks;
+mod file_kind;
 
 pub use check::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
+pub use file_kind::FileKind;
 pub use hooks::{HookEvent, fill_placeholders};
 pub use json_schema::json_schema;
 pub use keys::dotted;
 pub use layer::Source;
 #[doc(hidden)] // for the tests of what uses this package
 pub use load::load_in;
-pub use load::{load, load_stored, load_text};
+pub use load::{load, load_alone, load_stored, load_text};
 pub use loaded::{Loaded, PretrainedCheckpoint};
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use thiserror::Error;
 
 use crate::config::layer::Source;
@@ -60,6 +60,8 @@ struct ProblemParts {
     what: String,
     /// The text, and the bytes of it that are wrong.
     place: Option<(Arc<NamedText>, Range<usize>)>,
+    /// The file as a whole, where no place in it is wrong.
+    file: Option<String>,
     help: Option<String>,
     order: usize,
 }
@@ -73,7 +75,7 @@ impl Problem {
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
         let order = usize::MAX;
-        Self(Box::new(ProblemParts { key, what, place: None, help: None, order }))
+        Self(Box::new(ProblemParts { key, what, place: None, file: None, help: None, order }))
     }
 
     /// The same problem with a remedy.
@@ -107,6 +109,13 @@ impl Problem {
         Self::new("", what).at(&text, start..start + words[index].len(), 0)
     }
 
+    /// The same problem of the file `name`, which is shown if no place in a file is.
+    #[must_use]
+    fn in_file(mut self, name: &str) -> Self {
+        self.0.file = Some(name.to_owned());
+        self
+    }
+
     /// The same problem of another key.
     #[must_use]
     pub(crate) fn of_key(mut self, key: String) -> Self {
@@ -134,6 +143,12 @@ impl Problem {
         self.place().map(|(file, line, _)| (file, line))
     }
 
+    /// Name of the text or file, also where no place in it is known.
+    pub fn file(&self) -> Option<&str> {
+        let text = self.0.place.as_ref().map(|(text, _)| text.name.as_str());
+        text.or(self.0.file.as_deref())
+    }
+
     /// Name of the text, line, and column in characters, both from 1.
     pub fn place(&self) -> Option<(&str, usize, usize)> {
         let (file, span) = self.0.place.as_ref()?;
@@ -145,7 +160,7 @@ impl Problem {
     /// The problem with its lines, a caret and a remedy, without anything that would act on a
     /// terminal: experiments come from others, too. Its sentences are in lines that fit.
     fn drawn(&self, painter: &Renderer, width: usize) -> String {
-        let ProblemParts { key, what, place, help, .. } = self.0.as_ref();
+        let ProblemParts { key, what, place, file, help, .. } = self.0.as_ref();
         let what = message(&escape(&headline(key, what)), width.saturating_sub(HEADLINE));
         let snippet = place.as_ref().map(|(file, span)| {
             let (first, lines) = file.lines_around(span);
@@ -160,7 +175,10 @@ impl Problem {
         let help = help
             .as_ref()
             .map(|help| Level::HELP.message(message(&escape(help), width.saturating_sub(HELP))));
-        painter.render(&[Level::ERROR.primary_title(what).elements(snippet).elements(help)])
+        let file = file.as_ref().filter(|_| place.is_none());
+        let origin = file.map(|name| Origin::path(escape(name).into_owned()));
+        let title = Level::ERROR.primary_title(what);
+        painter.render(&[title.elements(snippet).elements(origin).elements(help)])
     }
 
     /// The override that is wrong, `key=value`; `None` if it is something else.
@@ -200,18 +218,30 @@ impl Problems {
         Self(problems)
     }
 
+    /// The same problems; those without a place are shown with the file `name`.
+    #[must_use]
+    pub fn in_file(self, name: &str) -> Self {
+        Self(self.0.into_iter().map(|problem| problem.in_file(name)).collect())
+    }
+
     /// Returns the problems one by one.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }
 
-    /// The page for the terminal: each problem with its lines, a caret and a remedy, at most
-    /// `width` columns where text can be wrapped. The last line counts them.
+    /// The page for the terminal: each problem as [`Self::drawn`] draws it. The last line counts
+    /// them.
     pub fn page(&self, color: bool, width: usize) -> String {
+        let problems = self.drawn(color, width).map(|problem| problem + "\n\n");
+        problems.collect::<String>() + &self.count() + "; nothing was started\n"
+    }
+
+    /// Each problem with its lines, a caret and a remedy, at most `width` columns where text can be
+    /// wrapped.
+    pub fn drawn(&self, color: bool, width: usize) -> impl Iterator<Item = String> {
         let painter = if color { Renderer::styled() } else { Renderer::plain() };
         let painter = painter.term_width(width);
-        let problems = self.0.iter().map(|problem| problem.drawn(&painter, width) + "\n\n");
-        problems.collect::<String>() + &self.count() + "; nothing was started\n"
+        self.0.iter().map(move |problem| problem.drawn(&painter, width))
     }
 
     fn count(&self) -> String {

@@ -25,9 +25,11 @@ mod sweep_start;
 mod sweep_weights;
 mod trial_runner;
 mod evaluation;
+mod file_check;
 
 pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 pub use experiment::{complete, follow_target, load};
+pub use file_check::{CheckedFile, check_file};
 pub use nodes::{join_page, read_token, rendezvous_page};
 pub use other_file::refuse_other_files;
 pub use prepare::{

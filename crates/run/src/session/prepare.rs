@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::collective;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::AUTO_BACKEND;
-use crate::config::{Loaded, Problems, closest};
+use crate::config::{Loaded, Problem, Problems, closest};
 use crate::data::{self, DataSource, SurveyRequest};
 use crate::engine::{self, PassProfile};
 use crate::failpoint;
@@ -21,8 +21,8 @@ use crate::memory;
 use crate::model;
 use crate::ops;
 use crate::plan::{
-    BackendFacts, ComponentFacts, Costs, Facts, GpuFacts, Limit, Memory, MpiFacts, Plan, SplitPlan,
-    Targets, chosen_loss, estimate_pass,
+    BackendFacts, ComponentFacts, Costs, Facts, GpuFacts, Limit, Memory, Modality, MpiFacts, Plan,
+    SplitPlan, Targets, chosen_loss, estimate_pass,
 };
 use crate::record::to_stderr;
 use crate::session::experiment::load;
@@ -135,18 +135,25 @@ fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, ErrorPa
 
 /// The plan of an experiment, whose model must take what its data gives.
 pub fn make_plan(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
-    let given = facts.data.source.modality;
+    refuse_other_samples(loaded, facts.data.source.modality, kinds)?;
+    Plan::new(loaded, facts, kinds)
+}
+
+/// Refuses a model that cannot learn from samples of the modality `given`.
+pub(crate) fn refuse_other_samples(
+    loaded: &Loaded,
+    given: Modality,
+    kinds: &Kinds,
+) -> Result<(), Problem> {
     let model = &loaded.experiment.model;
     let chosen = Choice { name: model.name.clone(), options: model.options.clone() };
-    if let Some(what) = kinds.models.refuses(&chosen, given) {
-        let help = format!(
-            "choose one of the models for {}: {}",
-            given.words(),
-            kinds.models.models_for(given).join(", ")
-        );
-        return Err(loaded.problem("model.name", what).help(help).into());
-    }
-    Plan::new(loaded, facts, kinds)
+    let Some(what) = kinds.models.refuses(&chosen, given) else { return Ok(()) };
+    let help = format!(
+        "choose one of the models for {}: {}",
+        given.words(),
+        kinds.models.models_for(given).join(", ")
+    );
+    Err(loaded.problem("model.name", what).help(help))
 }
 
 /// The data set of a plan.

@@ -9,7 +9,7 @@ use crate::config::reader::Reader;
 use crate::config::schema::Mode;
 use crate::config::suggest::{any_of, closest, remedy};
 use crate::config::sweep::METHOD;
-use crate::config::sweep::load::load_base;
+use crate::config::sweep::load::{Loader, load_base};
 use crate::config::sweep::space::in_order;
 use crate::config::sweep::{
     Domain, Json, Parameter, Sweep, Values, change_of, setting_of, value_of,
@@ -203,23 +203,23 @@ fn points(reader: &mut Reader, sweep: &Sweep) {
 pub(super) fn with_base(
     reader: &mut Reader,
     sweep: &mut Sweep,
-    vocabulary: &Vocabulary,
+    loader: Loader<'_>,
 ) -> Option<Loaded> {
-    let plain = match load_base(sweep, &[], vocabulary) {
+    let plain = match load_base(sweep, &[], loader) {
         Ok(loaded) => loaded,
         Err(problems) => {
             reader.problems.extend(problems.iter().cloned());
             return None;
         }
     };
-    if !has_trials(needs(vocabulary, sweep)) {
+    if !has_trials(needs(loader.vocabulary, sweep)) {
         return Some(plain);
     }
     metric(reader, sweep, &plain);
     if !reader.problems.is_empty() {
         return None;
     }
-    let loaded = match load_base(sweep, &watching(sweep), vocabulary) {
+    let loaded = match load_base(sweep, &watching(sweep), loader) {
         Ok(loaded) => loaded,
         Err(problems) => {
             for problem in problems.iter() {
@@ -229,12 +229,12 @@ pub(super) fn with_base(
             return None;
         }
     };
-    switch_off(reader, sweep, vocabulary);
+    switch_off(reader, sweep, loader);
     if !reader.problems.is_empty() {
         return None;
     }
     listed_twice(reader, sweep, &loaded);
-    extremes(reader, sweep, vocabulary);
+    extremes(reader, sweep, loader);
     Some(loaded)
 }
 
@@ -250,7 +250,7 @@ enum NullMeaning {
 
 /// A file has no `null`: "off" and "null" stand for it where the key takes no such word. A key that
 /// has a default cannot be off.
-fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
+fn switch_off(reader: &mut Reader, sweep: &mut Sweep, loader: Loader<'_>) {
     let is_off = |value: &Json| {
         value.is_null() || value.as_str().is_some_and(|word| ["off", "null"].contains(&word))
     };
@@ -260,13 +260,13 @@ fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
         let Domain::Categorical { values } = &parameter.domain else { continue };
         for value in values.iter().filter(|value| is_off(value)) {
             let with = assignment(parameters, index, value);
-            let off = meaning(sweep, &with, &parameter.key, vocabulary);
+            let off = meaning(sweep, &with, &parameter.key, loader);
             meant.push((parameter.key.clone(), value.clone(), off, place_of(parameter, value)));
         }
     }
     for (index, with) in sweep.search.list.iter().enumerate() {
         for (key, value) in with.iter().filter(|(_, value)| is_off(value)) {
-            let off = meaning(sweep, with, key, vocabulary);
+            let off = meaning(sweep, with, key, loader);
             let path = join(&join(&path_of("sweep.list"), &index.to_string()), key);
             meant.push((key.clone(), value.clone(), off, path));
         }
@@ -289,14 +289,14 @@ fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
 }
 
 /// The meaning of the null value of `key` in a trial with these values.
-fn meaning(sweep: &Sweep, values: &Values, key: &str, vocabulary: &Vocabulary) -> NullMeaning {
+fn meaning(sweep: &Sweep, values: &Values, key: &str, loader: Loader<'_>) -> NullMeaning {
     /// A word that no key takes which takes certain words only.
     const NO_WORD: &str = "no such word";
     let load = |value: Json| {
         let set = |(name, other): &(String, Json)| {
             (name.clone(), if name == key { value.clone() } else { other.clone() })
         };
-        with_values(sweep, &values.iter().map(set).collect(), vocabulary)
+        with_values(sweep, &values.iter().map(set).collect(), loader)
     };
     let takes = |word: &str| {
         let of_key = |problem: &Problem| problem.key() == key;
@@ -416,16 +416,16 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
 
 /// Loads the base with every end of every parameter, the others at their first value, and blames
 /// what is wrong on the parameters that cause it.
-fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
+fn extremes(reader: &mut Reader, sweep: &Sweep, loader: Loader<'_>) {
     /// More values of one parameter are not tried one by one.
     const MAX_VALUES: usize = 64;
     let mut said: Vec<(Vec<String>, String)> = Vec::new();
     for (index, parameter) in sweep.search.parameters.iter().enumerate() {
         for value in parameter.domain.extremes().into_iter().take(MAX_VALUES) {
             let values = assignment(&sweep.search.parameters, index, &value);
-            let Err(problems) = with_values(sweep, &values, vocabulary) else { continue };
+            let Err(problems) = with_values(sweep, &values, loader) else { continue };
             for problem in problems.iter() {
-                let case = Case { sweep, vocabulary, values: &values, tried: &parameter.key };
+                let case = Case { sweep, loader, values: &values, tried: &parameter.key };
                 let (mut place, what) = case.blame(problem);
                 if reader.get(&place).is_none() {
                     // A list that stands for `{ values = [...] }`.
@@ -444,20 +444,16 @@ fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
 }
 
 /// The base as a trial with these values has it.
-fn with_values(
-    sweep: &Sweep,
-    values: &Values,
-    vocabulary: &Vocabulary,
-) -> Result<Loaded, Problems> {
+fn with_values(sweep: &Sweep, values: &Values, loader: Loader<'_>) -> Result<Loaded, Problems> {
     let mut changes = watching(sweep);
     changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
-    load_base(sweep, &changes, vocabulary)
+    load_base(sweep, &changes, loader)
 }
 
 /// Values that the experiment cannot have.
 struct Case<'a> {
     sweep: &'a Sweep,
-    vocabulary: &'a Vocabulary,
+    loader: Loader<'a>,
     values: &'a Values,
     /// Key of the parameter whose value was to be tried.
     tried: &'a str,
@@ -512,7 +508,7 @@ impl Case<'_> {
 
     /// True if the experiment has this problem with these values, too.
     fn has(&self, problem: &Problem, values: &Values) -> bool {
-        with_values(self.sweep, values, self.vocabulary)
+        with_values(self.sweep, values, self.loader)
             .is_err_and(|problems| problems.iter().any(|other| other.key() == problem.key()))
     }
 

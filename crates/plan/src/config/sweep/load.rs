@@ -53,6 +53,27 @@ pub fn load(
     words: &[String],
     vocabulary: &Vocabulary,
 ) -> Result<(Sweep, Loaded), Problems> {
+    load_by(path, words, Loader { vocabulary, load: config::load })
+}
+
+/// Reads the sweep file `path` as it is written, and its base by [`config::load_alone`].
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_alone(path: &Path, vocabulary: &Vocabulary) -> Result<(Sweep, Loaded), Problems> {
+    load_by(path, &[], Loader { vocabulary, load: config::load_alone })
+}
+
+/// How the base of a sweep is read.
+#[derive(Clone, Copy)]
+pub(super) struct Loader<'a> {
+    pub(super) vocabulary: &'a Vocabulary,
+    load: fn(&Path, &[String], &Vocabulary) -> Result<Loaded, Problems>,
+}
+
+fn load_by(path: &Path, words: &[String], loader: Loader<'_>) -> Result<(Sweep, Loaded), Problems> {
+    let vocabulary = loader.vocabulary;
     let text = text::read(path)?;
     let (mut layer, problems) = Layer::document(Source::File(path.to_owned()), text);
     if !problems.is_empty() {
@@ -83,7 +104,7 @@ pub fn load(
         search: search(&mut reader, table),
     };
     conflicts::check(&mut reader, &sweep);
-    let loaded = conflicts::with_base(&mut reader, &mut sweep, vocabulary);
+    let loaded = conflicts::with_base(&mut reader, &mut sweep, loader);
     match loaded {
         Some(loaded) if reader.problems.is_empty() => Ok((sweep, loaded)),
         _ => Err(Problems::new(reader.problems)),
@@ -346,8 +367,8 @@ fn method(reader: &mut Reader) -> Choice {
 pub(super) fn load_base(
     sweep: &Sweep,
     changes: &[String],
-    vocabulary: &Vocabulary,
+    loader: Loader<'_>,
 ) -> Result<Loaded, Problems> {
     let all: Vec<String> = sweep.changes.iter().chain(changes).cloned().collect();
-    config::load(&sweep.base, &all, vocabulary)
+    (loader.load)(&sweep.base, &all, loader.vocabulary)
 }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use conflicts::{MAX_POINTS, watching};
 pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
-pub use load::{is_space, is_sweep_word, load, metric_problem};
+pub use load::{is_space, is_sweep_word, load, load_alone, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order, in_toml};
 pub use space::{as_written, canonical, on_grid, ordered, setting_of, steps_of, value_of};
 
