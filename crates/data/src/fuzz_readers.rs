@@ -6,6 +6,7 @@ use crate::CsvForecast;
 use crate::config::values::SplitRule;
 use crate::images::decode::decode;
 use crate::plan::Targets;
+use crate::sources::hf_dataset::read_shard;
 use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::tables::csv;
 use crate::transform::{Area, PixelDtype};
@@ -29,6 +30,11 @@ pub fn image(bytes: &[u8]) -> Result<usize, String> {
     let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed).map_err(|why| why.to_string())?;
     assert_eq!(deep.pixels.data.len(), 2 * decoded.pixels.data.len());
     Ok(decoded.pixels.data.len())
+}
+
+/// A shard of images with classes: the bytes of all images.
+pub fn image_shard(path: &Path) -> Result<u64, String> {
+    read_shard(path).map_err(|error| error.to_string())
 }
 
 /// A table as training and validation, with numbers and with classes, and as a series.
