@@ -147,7 +147,10 @@ fn a_repository_is_trained_on_by_its_name_with_the_same_bits_at_any_number_of_ra
 fn a_plan_tells_counts_and_classes_and_changes_nothing_but_the_cache_of_the_hub() {
     let scene = Scene::new();
     let page = scene.run_to(0, &["plan", "small.toml"]).stdout;
-    for words in ["48 training", "12 validation", "images of column `image`, classes of `label`"] {
+    for words in [
+        "48 to train on, 12 to validate, 3 classes (cat, dog, emu)",
+        "images of column `image`, classes of `label`",
+    ] {
         assert!(flowing(&page).contains(words), "{words}: {page}");
     }
     let page = scene.run_to(0, &["plan", "small.toml", "--json"]).stdout;

@@ -226,7 +226,7 @@ fn repository(
     for file in source.repository_files(&named.to_string(), &files).map_err(unusable)? {
         get(hub, &snapshot, &format!("{folder}{file}")).map_err(drawn)?;
     }
-    Ok(snapshot.folder.join(folder.trim_end_matches('/')))
+    Ok(named.file.map_or(snapshot.folder.clone(), |folder| snapshot.folder.join(folder)))
 }
 
 /// The sort of repository that a key names, and its file.
