@@ -113,15 +113,12 @@ fn image_shards(shards: ImageShards) -> RecognisedData {
     let ImageShards { data, side, left_out } = shards;
     let mut options = vec![("path", path(&data.path))];
     let mut notes = vec![];
-    match data.val_split {
-        Some(val) => {
-            notes.push(("validate on", format!("the split `{val}`")));
-            options.push(("val_split", val.into()));
-        }
-        None => {
-            notes.push(("validate on", held_back("images")));
-            options.push(("val_fraction", VAL_FRACTION.into()));
-        }
+    if let Some(val) = data.val_split {
+        notes.push(("validate on", format!("the split `{val}`")));
+        options.push(("val_split", val.into()));
+    } else {
+        notes.push(("validate on", held_back("images")));
+        options.push(("val_fraction", VAL_FRACTION.into()));
     }
     if let Some(test) = data.test_split {
         notes.push(("test on", format!("the split `{test}`, once, at the end")));

@@ -351,7 +351,7 @@ same_bits! {
     a_graph_learns_from_recordings_alike_on_one_rank_and_on_two
         => graph, [], [ONE], [&[run(&[TWO])]];
     shards_of_images_are_learnt_alike_on_one_rank_and_on_four_and_after_kills
-        => pets, [&EACH], [ONE], CROSSED;
+        => pets, [&EACH, &["train.batch_size=2"]], [ONE], CROSSED;
     chats_are_learnt_alike_on_one_rank_and_on_two => chats, [], [ONE], [&[run(&[TWO])]];
 }
 

@@ -106,7 +106,8 @@ impl Hub {
         let unasked = unasked.filter(|_| !is_pinned);
         let is_cached = true;
         let name = name.at(&commit);
-        (!files.is_empty()).then(|| Snapshot { name, files, folder, is_cached, unasked })
+        let is_empty = files.is_empty();
+        (!is_empty).then_some(Snapshot { name, files, folder, is_cached, unasked })
     }
 
     /// Names in the cache that are spelled like `repo`.

@@ -67,7 +67,9 @@ impl Layout {
                 splits.entry(name).or_default().push(Shard { place, path: path.to_owned() });
             }
         }
-        splits.values_mut().for_each(|shards| shards.sort());
+        for shards in splits.values_mut() {
+            shards.sort();
+        }
         Self { splits }
     }
 
@@ -140,8 +142,7 @@ fn split_of(stem: &str) -> (SplitName, Option<(u32, u32)>) {
         "train"
     };
     let config = match &folders[..] {
-        [] => DEFAULT.to_owned(),
-        [DATA] => DEFAULT.to_owned(),
+        [] | [DATA] => DEFAULT.to_owned(),
         [DATA, rest @ ..] | rest => rest.join("/"),
     };
     ((config, split.to_owned()), place)

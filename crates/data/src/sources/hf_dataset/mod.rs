@@ -106,7 +106,7 @@ impl Kind for HfDataset {
         let of_training = |(key, split): (&'static str, &Option<String>)| {
             let is_same = split.as_ref() == Some(&self.train_split);
             let what = "is `train_split`: its metrics would say nothing about new data".to_owned();
-            is_same.then(|| OptionConflict { key, with: &["train_split"], what })
+            is_same.then_some(OptionConflict { key, with: &["train_split"], what })
         };
         let others = [("val_split", &self.val_split), ("test_split", &self.test_split)];
         others.into_iter().filter_map(of_training).collect()

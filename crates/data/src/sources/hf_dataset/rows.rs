@@ -48,7 +48,7 @@ impl SplitRows {
         let mut found = Self::default();
         for (at, path) in shards.iter().enumerate() {
             // Those of the first shard are the columns of all.
-            let [images, labels] = [&found.images, &found.labelled_by].map(|name| name.as_str());
+            let [images, labels] = [&found.images, &found.labelled_by].map(String::as_str);
             let same = AskedColumns { images: Some(images), labels: Some(labels) };
             let mut shard = Shard::open(path, if at == 0 { asked } else { same })?;
             let Columns { images, labels, classes } = &shard.columns;
@@ -105,7 +105,7 @@ impl SplitRows {
                 same_classes(path, ours, theirs, "the training split")?;
             }
             if self.are_words() != part.are_words() {
-                let [theirs, ours] = [part, self].map(|it| it.labels_in_words());
+                let [theirs, ours] = [part, self].map(Self::labels_in_words);
                 let what = format!("its classes are {theirs}, but the training split's are {ours}");
                 return Err(Error::Format { path: path.to_owned(), what });
             }
@@ -115,14 +115,14 @@ impl SplitRows {
                 let distinct: BTreeSet<&String> = words.iter().collect();
                 Ok(distinct.into_iter().cloned().collect())
             }
-            Labels::Numbers(_) => match &self.named {
-                Some(names) => Ok(names.clone()),
-                None => {
-                    let largest = parts.iter().filter_map(|part| part.largest()).max();
-                    let largest = largest.unwrap_or(0).clamp(0, MAX_CLASSES - 1);
-                    Ok((0..=largest).map(|label| label.to_string()).collect())
+            Labels::Numbers(_) => {
+                if let Some(names) = &self.named {
+                    return Ok(names.clone());
                 }
-            },
+                let largest = parts.iter().filter_map(|part| part.largest()).max();
+                let largest = largest.unwrap_or(0).clamp(0, MAX_CLASSES - 1);
+                Ok((0..=largest).map(|label| label.to_string()).collect())
+            }
         }
     }
 
