@@ -173,10 +173,18 @@ pub fn npz(bytes: &[u8]) {
     }
 }
 
-/// Trajectories in columns.
+/// Trajectories in columns, or images with classes.
+///
+/// # Panics
+///
+/// A refusal is empty, or images have many more bytes than the file.
 pub fn parquet(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(trajectories(&path));
+        match fuzz_readers::image_shard(&path) {
+            Ok(images) => assert!(images <= 64 * 64 * bytes.len() as u64),
+            Err(refusal) => assert!(!refusal.is_empty()),
+        }
     }
 }
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::data::has_more_than_8_bits;
+use crate::data::{HfDataset, ImageShards, has_more_than_8_bits};
 use crate::init::entries::Entries;
 use crate::init::names::{self, ending, files, folders, name, named};
 use crate::init::parts::{self, Parts, part_of};
 use crate::init::recognised::{
-    InitRequest, RecognisedData, SEQ_LEN, Task, VAL_FRACTION, path, unusable,
+    ImageAnswer, InitRequest, RecognisedData, SEQ_LEN, Task, VAL_FRACTION, path, unusable,
 };
 use crate::init::{images, sequences, speech, table};
 use crate::plan::Part;
@@ -51,6 +51,9 @@ fn folder(given: &Path, request: InitRequest<'_>) -> Result<RecognisedData, Erro
     }
     if at.join("meta/info.json").is_file() {
         return sequences::behaviour(at);
+    }
+    if let Some(shards) = HfDataset::recognise(at)? {
+        return Ok(image_shards(shards));
     }
     if let Some(manifest) = speech::manifest_in(at) {
         return Ok(speech::manifest(&manifest));
@@ -103,6 +106,27 @@ fn folder(given: &Path, request: InitRequest<'_>) -> Result<RecognisedData, Erro
             Err(unusable(at, &what, "give one of them, or call them `train`, `val` and `test`"))
         }
     }
+}
+
+/// Parquet files of images and classes.
+fn image_shards(shards: ImageShards) -> RecognisedData {
+    let ImageShards { data, side, left_out } = shards;
+    let mut options = vec![("path", path(&data.path))];
+    let mut notes = vec![];
+    if let Some(val) = data.val_split {
+        notes.push(("validate on", format!("the split `{val}`")));
+        options.push(("val_split", val.into()));
+    } else {
+        notes.push(("validate on", held_back("images")));
+        options.push(("val_fraction", VAL_FRACTION.into()));
+    }
+    if let Some(test) = data.test_split {
+        notes.push(("test on", format!("the split `{test}`, once, at the end")));
+        options.push(("test_split", test.into()));
+    }
+    notes.extend(left_out.map(|(split, why)| ("left out", format!("`{split}`: {why}"))));
+    let task = Task::ImageTable { answer: ImageAnswer::Class, side };
+    RecognisedData::new("hf_dataset", &options, task).noting(notes)
 }
 
 /// The parts of a folder by the names of its folders. A word among others in a name, as in

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::harness::experiments::BASE;
 use crate::harness::lab::{Lab, children};
+use crate::hf_dataset::write_shard;
 
 pub(crate) fn project(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -310,6 +311,7 @@ fn write_data(lab: &Lab) {
     lab.write("data/tinyshakespeare/input.txt", "to be, or not to be\n".repeat(1000));
     lab.write("LICENSE-APACHE", read("LICENSE-APACHE"));
     write_instructions(lab);
+    write_repository(lab);
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
         let images = [0x803, 3000, 28, 28].map(number).concat();
@@ -353,6 +355,18 @@ fn write_instructions(lab: &Lab) {
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
     lab.write(&format!("{SMOL_LM}/tokenizer.json"), tokenizer.to_string());
+}
+
+/// Digits of the hub, in its cache.
+fn write_repository(lab: &Lab) {
+    let folder = "hf/hub/datasets--ylecun--mnist";
+    let commit = "77f3279092a1c1579b2250db8eafed0ad422088c";
+    lab.write(&format!("{folder}/refs/main"), commit);
+    for (split, n) in [("train", 3000), ("test", 1000)] {
+        let name = format!("{folder}/snapshots/{commit}/mnist/{split}-00000-of-00001.parquet");
+        let rows = (0..n).map(|index| (Vec::from(b"image"), index % 10));
+        write_shard(&lab.path(&name), &rows.collect::<Vec<_>>());
+    }
 }
 
 /// Weights of the model that the experiment `name` starts from, with these changes, as if it had

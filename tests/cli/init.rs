@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::docs::copy_of_the_project;
 use crate::harness::lab::Lab;
+use crate::hf_dataset::write_pets;
 
 /// Writes an experiment for `data` and plans it; the experiment.
 fn written(lab: &Lab, data: &str, file: &str) -> String {
@@ -49,6 +50,25 @@ fn each_kind_of_data_gives_an_experiment_that_has_a_plan() {
         }
         assert!(text.lines().all(|line| line.len() <= 120), "{text}");
     }
+}
+
+#[test]
+fn a_folder_of_parquet_files_of_images_gives_an_experiment() {
+    let lab = Lab::new();
+    write_pets(&lab, "pets");
+    let text = written(&lab, "pets", "pets.toml");
+    let words = [
+        "name = \"hf_dataset\"",
+        "path = \"pets\"",
+        "val_fraction = 0.2",
+        "test_split = \"test\"",
+        "size = [8, 8]",
+        "classes: 3 (`cat`, `dog`, `emu`)",
+    ];
+    for word in words {
+        assert!(text.contains(word), "{word}:\n{text}");
+    }
+    lab.run_to(0, &["pets.toml", "train.epochs=1"]);
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod generated;
 mod given_up;
 #[path = "../support/harness/mod.rs"]
 mod harness;
+mod hf_dataset;
 mod hooks;
 mod hub;
 mod init;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::lab::{Lab, SAVED, children};
 use crate::harness::running::flowing;
+use crate::hf_dataset::write_pets;
 
 /// A name, its `[data]`, and the loss for which its targets are.
 const DATA: [(&str, &str, &str); 11] = [
@@ -51,7 +52,7 @@ const DATA: [(&str, &str, &str); 11] = [
 ];
 
 /// Kinds whose models are those of another kind above.
-const MORE: [(&str, &str, &str); 3] = [
+const MORE: [(&str, &str, &str); 4] = [
     (
         "chat",
         "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"letters.json\"\n\
@@ -69,6 +70,13 @@ const MORE: [(&str, &str, &str); 3] = [
          transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
          transforms.val = [{ name = \"resize\", size = [32, 32] }]",
         "bce_with_logits",
+    ),
+    (
+        "hf_dataset",
+        "name = \"hf_dataset\"\npath = \"pets\"\nval_split = \"test\"\n\
+         transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
+         transforms.val = [{ name = \"resize\", size = [32, 32] }]",
+        "cross_entropy",
     ),
 ];
 
@@ -130,6 +138,7 @@ fn lab() -> Lab {
     let line = |i: usize| format!("{}\n", json!({"a": i % 3, "y": i % 2}));
     lab.write("table.jsonl", (0..8).map(line).collect::<String>());
     write_photos(&lab);
+    write_pets(&lab, "pets");
     write_runs(&lab);
     write_speech(&lab);
     lab
@@ -244,8 +253,8 @@ fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
 
 /// What is left of a kind's `[data]` where training samples are held out to validate.
 fn without_val(data: &str) -> String {
-    let is_other = |line: &&str| !line.starts_with("val_dir") && !line.starts_with("val_file");
-    let lines = data.lines().filter(|line| is_other(line) && !line.starts_with("val_ratio"));
+    let keys = ["val_dir", "val_file", "val_ratio", "val_split"];
+    let lines = data.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 

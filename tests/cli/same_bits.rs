@@ -17,6 +17,7 @@ use crate::harness::bits::{bits, must_be_whole, undisturbed};
 use crate::harness::experiments::{SLOW, saving};
 use crate::harness::lab::{Lab, SAVED, children};
 use crate::harness::running::{Ended, Running, pid_of, spawn};
+use crate::hf_dataset::pets;
 use crate::media::{chats, graph, speech};
 use crate::policies::seeing;
 use crate::recipes::{batch_norms, forecasts, images, labels, mixed, numbers, speed_run};
@@ -349,6 +350,8 @@ same_bits! {
         => speech, [], [ONE, "data.num_workers=0"], [&[run(&[TWO, "data.num_workers=2"])]];
     a_graph_learns_from_recordings_alike_on_one_rank_and_on_two
         => graph, [], [ONE], [&[run(&[TWO])]];
+    shards_of_images_are_learnt_alike_on_one_rank_and_on_four_and_after_kills
+        => pets, [&EACH, &["train.batch_size=2"]], [ONE], CROSSED;
     chats_are_learnt_alike_on_one_rank_and_on_two => chats, [], [ONE], [&[run(&[TWO])]];
 }
 

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::config::closest;
 use crate::file_names::IMAGE_ENDINGS;
+use crate::files;
 use crate::registry::Unbuildable;
 use crate::user_error::{ExitCode, UserError};
 
@@ -146,6 +147,33 @@ pub enum Error {
         /// The columns of the table.
         columns: Vec<String>,
     },
+    /// A repository or folder has no split of this name.
+    #[error("`{root}` has no split `{split}`; its splits are {}", named(.splits))]
+    NoSplit {
+        /// The key that names it: `data.val_split`
+        key: &'static str,
+        root: String,
+        /// The missing split.
+        split: String,
+        /// The splits of the configuration.
+        splits: Vec<String>,
+    },
+    /// A repository or folder has no configuration of this name, or several, of which none is named.
+    #[error("`{root}` {}", no_config(.config.as_deref(), .configs))]
+    NoConfig { root: String, config: Option<String>, configs: Vec<String> },
+    /// Several columns of a parquet file may be meant.
+    #[error("`{}` has several columns of {of}: {}", shown(.path), named(.columns))]
+    ManyColumns {
+        /// The key that is to name one: `data.label_column`
+        key: &'static str,
+        path: PathBuf,
+        /// "images" or "classes".
+        of: &'static str,
+        columns: Vec<String>,
+    },
+    /// A cache cannot be written.
+    #[error("{}", .0.with_cause())]
+    Cache(#[source] files::Error),
     /// Lines of JSON have no key of this name.
     #[error("line {line} of `{}` has no key `{name}`; its keys are {}", shown(.path), named(.names))]
     NoKey {
@@ -308,6 +336,8 @@ impl Error {
         match self {
             Self::NoCamera { .. } | Self::Video { .. } => Some("data.cameras"),
             Self::NoColumn { key, .. } | Self::NoKey { key, .. } => Some(key),
+            Self::NoSplit { key, .. } | Self::ManyColumns { key, .. } => Some(key),
+            Self::NoConfig { .. } => Some("data.config_name"),
             Self::ManyClasses { are_numbers: true, .. } => Some("loss.name"),
             Self::ManyClasses { .. } => Some("data.target"),
             Self::AnswersCutOff { .. } => Some("data.seq_len"),
@@ -319,7 +349,7 @@ impl Error {
 impl UserError for Error {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Write { .. } => ExitCode::Storage,
+            Self::Write { .. } | Self::Cache(_) => ExitCode::Storage,
             Self::Spawn { .. } => ExitCode::Resource,
             Self::Batch { .. } | Self::Panicked { .. } => ExitCode::Bug,
             _ => ExitCode::Data,
@@ -340,6 +370,7 @@ impl UserError for Error {
             | Self::Empty { path, .. }
             | Self::Format { path, .. }
             | Self::NoColumn { path, .. }
+            | Self::ManyColumns { path, .. }
             | Self::ManyClasses { path, .. }
             | Self::AnswersCutOff { path, .. }
             | Self::TooMuch { path, .. }
@@ -415,7 +446,14 @@ impl UserError for Error {
                 "write the column names into the first line, if the header line is missing"
                     .to_owned()
             }
+            Self::NoConfig { config: None, .. } => "name one with `data.config_name`".to_owned(),
+            Self::ManyColumns { key, .. } => format!("name one with `{key}`"),
+            Self::Cache(error) => {
+                error.help_or("choose a folder for it on another disk with `DDPRUN_CACHE`")
+            }
             Self::NoColumn { column: wanted, columns: names, .. }
+            | Self::NoSplit { split: wanted, splits: names, .. }
+            | Self::NoConfig { config: Some(wanted), configs: names, .. }
             | Self::NoKey { name: wanted, names, .. } => {
                 match closest(wanted, names.iter().map(String::as_str)) {
                     Some(near) => format!("did you mean `{near}`?"),
@@ -526,6 +564,14 @@ fn named(names: &[String]) -> String {
         names.iter().take(MAX_NAMES).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
     let more = names.len().saturating_sub(MAX_NAMES);
     if more == 0 { listed.join(", ") } else { format!("{} and {more} more", listed.join(", ")) }
+}
+
+fn no_config(config: Option<&str>, configs: &[String]) -> String {
+    let configs = named(configs);
+    match config {
+        None => format!("has several configurations: {configs}"),
+        Some(config) => format!("has no configuration `{config}`; it has {configs}"),
+    }
 }
 
 /// The classes that only one of two folders has.

@@ -8,6 +8,7 @@ use crate::config::values::SplitRule;
 use crate::images::decode::decode;
 use crate::packed::Packing;
 use crate::plan::Targets;
+use crate::sources::hf_dataset::read_shard;
 use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::tables::csv;
 use crate::transform::{Area, PixelDtype};
@@ -38,6 +39,11 @@ pub fn zstd(bytes: &[u8]) -> Result<u64, String> {
     const MOST: u64 = 16 << 20;
     let mut contents = Packing::Zstd.reader(bytes).take(MOST);
     io::copy(&mut contents, &mut io::sink()).map_err(|error| error.to_string())
+}
+
+/// A shard of images with classes: the bytes of all images.
+pub fn image_shard(path: &Path) -> Result<u64, String> {
+    read_shard(path).map_err(|error| error.to_string())
 }
 
 /// A table as training and validation, with numbers and with classes, and as a series.

@@ -84,8 +84,8 @@ pub use sources::holdout::{Parts, SampleIndices, SplitUnits, Splittable, numbere
 pub use sources::{
     Calendar, Chat, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
-    ImageFolder, ImageTable, Instructions, Jsonl, Missing, MissingValues, Mnist, OpenRequest,
-    Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode, prompt,
+    HfDataset, ImageFolder, ImageShards, ImageTable, Instructions, Jsonl, Missing, MissingValues,
+    Mnist, OpenRequest, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,

@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub files: Vec<String>,
     /// Folder of its files on this machine.
     pub folder: PathBuf,
+    /// True if the hub was not asked, so that these may not be all of its files.
+    pub is_cached: bool,
     /// Reason for which the hub could not be asked, a warning for the user; `None` if it was asked, or need not be.
     pub unasked: Option<String>,
 }
@@ -80,6 +82,7 @@ impl Hub {
                     name: name.at(&listing.commit),
                     files: listing.files,
                     folder,
+                    is_cached: false,
                     unasked: None,
                 })
             }
@@ -101,7 +104,10 @@ impl Hub {
         let folder = self.cache.snapshot(&name.repo, &commit);
         let is_pinned = is_commit(name.revision());
         let unasked = unasked.filter(|_| !is_pinned);
-        (!files.is_empty()).then(|| Snapshot { name: name.at(&commit), files, folder, unasked })
+        let is_cached = true;
+        let name = name.at(&commit);
+        let is_empty = files.is_empty();
+        (!is_empty).then_some(Snapshot { name, files, folder, is_cached, unasked })
     }
 
     /// Names in the cache that are spelled like `repo`.

@@ -6,8 +6,9 @@ use ddprun_plan::config::HUB;
 
 /// Prefix of the name of a data repository.
 const DATASETS: &str = "datasets/";
-/// A revision with slashes in it: a pull request of the hub.
-const PULL_REQUEST: &str = "refs/pr/";
+/// Beginnings of revisions with slashes in them: pull requests of the hub, and what it has converted
+/// to parquet.
+const WITH_SLASHES: [&str; 2] = ["refs/pr/", "refs/convert/"];
 
 /// The two sorts of repositories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,8 @@ fn parts(name: &str) -> Option<(String, Option<String>, Option<String>)> {
     let (revision, file) = match rest.strip_prefix('@') {
         None => (None, rest),
         Some(rest) => {
-            let within = rest.strip_prefix(PULL_REQUEST).map_or(0, |_| PULL_REQUEST.len());
+            let start = WITH_SLASHES.into_iter().find(|start| rest.starts_with(start));
+            let within = start.map_or(0, str::len);
             let end = rest[within..].find('/').map_or(rest.len(), |end| within + end);
             (Some(&rest[..end]), &rest[end..])
         }
@@ -178,6 +180,7 @@ mod tests {
             ("hf:a/b/sub/w.safetensors", name("a/b", None, Some("sub/w.safetensors"))),
             ("hf:a/b@refs/pr/3/w.bin", name("a/b", Some("refs/pr/3"), Some("w.bin"))),
             ("hf:a/b@refs/pr/3", name("a/b", Some("refs/pr/3"), None)),
+            ("hf:a/b@refs/convert/parquet/x", name("a/b", Some("refs/convert/parquet"), Some("x"))),
         ];
         for (text, expected) in cases {
             assert_eq!(parse(text), Some(expected.clone()), "{text}");

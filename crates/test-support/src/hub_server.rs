@@ -98,6 +98,12 @@ impl HubServer {
         commit
     }
 
+    /// Publishes another revision of a repository, such as `refs/convert/parquet`, and returns its
+    /// commit.
+    pub fn publish_at(&self, repo: &str, revision: &str, files: &[(&str, &[u8])]) -> String {
+        self.publish(&format!("{repo}@{revision}"), files)
+    }
+
     /// Shows `repo` only to those who send `token`.
     pub fn make_private(&self, repo: &str, token: &str) {
         locked(&self.state).private.insert(repo.to_owned(), token.to_owned());
@@ -255,7 +261,8 @@ impl State {
             }
             headers.push(("x-linked-etag", format!("\"{}\"", etag(bytes))));
             headers.push(("x-linked-size", bytes.len().to_string()));
-            headers.push(("location", format!("{}/{repo}/{file}", self.files_host)));
+            let key = self.key(repo, revision);
+            headers.push(("location", format!("{}/{key}/{file}", self.files_host)));
             Answer { status: 302, headers, body: Vec::new() }
         })
     }
@@ -270,7 +277,9 @@ impl State {
     ) -> Answer {
         let token =
             request.authorization.as_deref().and_then(|value| value.strip_prefix("Bearer "));
-        let Some(files) = self.repos.get(repo) else { return Answer::error(401, "RepoNotFound") };
+        if !self.repos.contains_key(repo) {
+            return Answer::error(401, "RepoNotFound");
+        }
         if self.gated.iter().any(|gated| gated == repo) {
             return Answer::error(403, "GatedRepo");
         }
@@ -286,11 +295,24 @@ impl State {
             (Some(_), None) => return Answer::error(401, "RepoNotFound"),
             _ => {}
         }
-        let commit = commit(repo, files);
-        if revision == "main" || revision == commit {
-            make(files, &commit)
-        } else {
-            Answer::error(404, "RevisionNotFound")
+        let key = self.key(repo, revision);
+        match self.repos.get(&key) {
+            Some(files) => make(files, &commit(&key, files)),
+            None => Answer::error(404, "RevisionNotFound"),
+        }
+    }
+
+    /// Name of the files of a repository at a branch or commit.
+    fn key(&self, repo: &str, revision: &str) -> String {
+        let revision = revision.replace("%2F", "/");
+        let of_repo = self.repos.iter().filter(|(key, _)| {
+            key.strip_prefix(repo).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+        });
+        let mut at_commit = of_repo.filter(|(key, files)| commit(key, files) == revision);
+        match at_commit.next() {
+            Some((key, _)) => key.clone(),
+            None if revision == "main" => repo.to_owned(),
+            None => format!("{repo}@{revision}"),
         }
     }
 

@@ -6,6 +6,8 @@ mod header;
 mod pages;
 mod table;
 mod rows;
+mod columns;
 
+pub use columns::{Column, ColumnKind};
 pub use rows::json_lines;
 pub use table::{Rows, Table};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
-use parquet::data_type::{ByteArrayType, DataType};
+use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::schema::types::ColumnDescriptor;
 
 use crate::error::Error;
@@ -96,17 +96,8 @@ impl<'a> Table<'a> {
     }
 
     fn read_bytes(&self, leaf: usize) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
-        // A few distinct values may stand for very many.
-        let mut left = self.bytes.saturating_mul(MOST_REPEATED);
-        self.read_groups(leaf, |reader, column, rows| match reader {
-            ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
-                append_bytes(from, column.max_def_level(), rows, &mut left)
-            }
-            _ => {
-                let what = format!("holds {}, not bytes", column.physical_type());
-                Err(ParquetError::General(what))
-            }
-        })
+        let mut left = self.most_bytes();
+        self.read_groups(leaf, |reader, column, rows| append_bytes(reader, column, rows, &mut left))
     }
 
     fn read(&self, leaf: usize) -> Result<Rows, ParquetError> {
@@ -133,14 +124,25 @@ impl<'a> Table<'a> {
     ) -> Result<Vec<T>, ParquetError> {
         let mut rows = Vec::new();
         for group in self.metadata.row_groups() {
-            let part = group.column(leaf);
-            let pages = Pages::open(&self.file, self.bytes, part)?;
-            let column = part.column_descr_ptr();
-            let before = rows.len();
-            append(get_column_reader(column.clone(), Box::new(pages)), &column, &mut rows)?;
-            check_rows(rows.len() - before, group.num_rows())?;
+            self.read_group(leaf, group, &mut rows, &mut append)?;
         }
         Ok(rows)
+    }
+
+    /// Appends the rows of a column in `group`, which `append` reads.
+    pub(super) fn read_group<T>(
+        &self,
+        leaf: usize,
+        group: &RowGroupMetaData,
+        rows: &mut Vec<T>,
+        append: impl FnOnce(ColumnReader, &ColumnDescriptor, &mut Vec<T>) -> Result<(), ParquetError>,
+    ) -> Result<(), ParquetError> {
+        let part = group.column(leaf);
+        let pages = Pages::open(&self.file, self.bytes, part)?;
+        let column = part.column_descr_ptr();
+        let before = rows.len();
+        append(get_column_reader(column.clone(), Box::new(pages)), &column, rows)?;
+        check_rows(rows.len() - before, group.num_rows())
     }
 }
 
@@ -152,14 +154,37 @@ pub(super) fn check_rows(found: usize, claimed: i64) -> Result<(), ParquetError>
     Err(ParquetError::General(what))
 }
 
-/// Appends all rows of `from`, whose values have the level `full`, as long as so many bytes are
-/// `left`.
-fn append_bytes(
-    mut from: ColumnReaderImpl<ByteArrayType>,
-    full: i16,
+/// Appends all rows of a column of bytes, as long as so many bytes are `left`.
+pub(super) fn append_bytes(
+    reader: ColumnReader,
+    column: &ColumnDescriptor,
     rows: &mut Vec<Option<Vec<u8>>>,
     left: &mut u64,
 ) -> Result<(), ParquetError> {
+    match reader {
+        ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
+            append_nullable(from, column, rows, |value| {
+                *left = left.checked_sub(value.len() as u64).ok_or_else(|| {
+                    ParquetError::General("claims more bytes than its file can hold".to_owned())
+                })?;
+                Ok(value.data().to_vec())
+            })
+        }
+        _ => {
+            let what = format!("holds {}, not bytes", column.physical_type());
+            Err(ParquetError::General(what))
+        }
+    }
+}
+
+/// Appends all rows of `from`, which has one value in each row or none.
+pub(super) fn append_nullable<T: DataType, V>(
+    mut from: ColumnReaderImpl<T>,
+    column: &ColumnDescriptor,
+    rows: &mut Vec<Option<V>>,
+    mut value_of: impl FnMut(&T::T) -> Result<V, ParquetError>,
+) -> Result<(), ParquetError> {
+    let full = column.max_def_level();
     loop {
         let mut definitions = Vec::new();
         let mut values = Vec::new();
@@ -171,11 +196,7 @@ fn append_bytes(
         for level in 0..levels {
             let is_there = definitions.get(level).is_none_or(|&definition| definition == full);
             let value = if is_there { values.next() } else { None };
-            let length = value.map_or(0, |value| value.len() as u64);
-            *left = left.checked_sub(length).ok_or_else(|| {
-                ParquetError::General("claims more bytes than its file can hold".to_owned())
-            })?;
-            rows.push(value.map(|value| value.data().to_vec()));
+            rows.push(value.map(&mut value_of).transpose()?);
         }
     }
 }

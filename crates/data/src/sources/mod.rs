@@ -8,6 +8,7 @@ mod shapes;
 pub(crate) mod dates;
 pub(crate) mod tables;
 mod image_table;
+pub(crate) mod hf_dataset;
 pub(crate) mod forecast;
 pub(crate) mod text;
 
@@ -16,6 +17,7 @@ use crate::registry::Registered;
 pub use dates::FrequencyAlias;
 pub use dates::{Date, Frequency, dates, is_date, is_dated};
 pub use forecast::{Calendar, CsvForecast};
+pub use hf_dataset::{HfDataset, ImageShards};
 
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
@@ -37,6 +39,7 @@ impl Registered for DataFamily {
         let mut all = DataSources::empty();
         all.add::<ImageFolder>();
         all.add::<ImageTable>();
+        all.add::<HfDataset>();
         all.add::<Mnist>();
         all.add::<Shapes>();
         all.add::<Csv>();

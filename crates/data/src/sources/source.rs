@@ -44,6 +44,22 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(())
     }
 
+    /// What [`DataSource::generate`] will do that takes a while, in words; `None` if nothing.
+    fn pending(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
+    /// The option that names a repository on the hub, or a folder in one, instead of one file.
+    fn repository(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The files that it reads of that repository, of those that are `listed`. `root` is its name,
+    /// for messages.
+    fn repository_files(&self, _root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+        Ok(listed.to_vec())
+    }
+
     /// The option that names the folder of what [`DataSource::generate`] makes, if it makes any.
     fn generated_in(&self) -> Option<&'static str> {
         None

@@ -14,7 +14,14 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::table::keys_of;
 
 /// Words of other programs for options of kinds, and for what chooses one.
-const ALIASES: [(&str, &str); 3] = [("wd", "weight_decay"), ("kind", "name"), ("type", "name")];
+const ALIASES: [(&str, &str); 6] = [
+    ("wd", "weight_decay"),
+    ("kind", "name"),
+    ("type", "name"),
+    ("subset", "config_name"),
+    ("split", "train_split"),
+    ("validation_split", "val_split"),
+];
 
 /// Words of other programs -> ours.
 static DECLARED_ALIASES: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| {

@@ -98,7 +98,7 @@ pub fn complete(
     vocabulary: &Vocabulary,
     kinds: &Kinds,
 ) -> Result<(), ErrorPage> {
-    hub::fetch(loaded, vocabulary)?;
+    hub::fetch(loaded, vocabulary, kinds)?;
     follow_target(loaded, vocabulary, kinds);
     let options = pretrained::resolve(loaded)?;
     fill(loaded, options);

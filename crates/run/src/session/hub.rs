@@ -12,7 +12,9 @@ use ddprun_hub::{Config, Error, Hub, HubName, KnownSet, OnProgress, Progress, Re
 use indicatif::HumanBytes;
 use serde_json::Value;
 
+use crate::config::kind::Choice;
 use crate::config::{Loaded, Vocabulary, is_hub_name};
+use crate::data::{self, DataSource};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::rank_env;
@@ -52,7 +54,11 @@ static SNAPSHOTS: Mutex<Vec<(HubName, Snapshot)>> = Mutex::new(Vec::new());
 /// # Errors
 ///
 /// A name leads nowhere, or its file cannot be fetched; drawn on its key.
-pub(crate) fn fetch(loaded: &mut Loaded, vocabulary: &Vocabulary) -> Result<(), ErrorPage> {
+pub(crate) fn fetch(
+    loaded: &mut Loaded,
+    vocabulary: &Vocabulary,
+    kinds: &Kinds,
+) -> Result<(), ErrorPage> {
     let pretrained = loaded.experiment.model.pretrained.as_deref().and_then(Path::to_str);
     let mut names: Vec<(String, String)> =
         pretrained.map(|name| (PRETRAINED.to_owned(), name.to_owned())).into_iter().collect();
@@ -67,7 +73,19 @@ pub(crate) fn fetch(loaded: &mut Loaded, vocabulary: &Vocabulary) -> Result<(), 
         return Ok(());
     }
     let hub = open()?;
+    let data = &loaded.experiment.data;
+    let data = Choice { name: data.name.clone(), options: data.options.clone() };
+    // Options that do not fit are refused where the data are counted.
+    let source = kinds.data.build(&data).ok();
+    let whole = source.as_ref().and_then(|source| source.repository());
     for (key, name) in names {
+        if let Some(source) = &source
+            && whole.is_some_and(|option| key.strip_prefix("data.") == Some(option))
+        {
+            let folder = repository(&hub, loaded, source.as_ref(), &key, &name)?;
+            loaded.set_option(&key, Value::from(folder.to_string_lossy()));
+            continue;
+        }
         let path = path_of(&hub, &key, &name).map_err(|error| page(loaded, &key, &error))?;
         // PEFT's adapters are a folder.
         let folder = (key == ADAPTERS).then(|| path.parent()).flatten().map(Path::to_owned);
@@ -176,6 +194,39 @@ fn path_of(hub: &Hub, key: &str, name: &str) -> Result<PathBuf, Error> {
         }
     }
     get(hub, &snapshot, &file)
+}
+
+/// Fetches what the data set reads of the repository that a key names, or of a folder in it, and
+/// returns its folder in the cache.
+fn repository(
+    hub: &Hub,
+    loaded: &Loaded,
+    source: &dyn DataSource,
+    key: &str,
+    name: &str,
+) -> Result<PathBuf, ErrorPage> {
+    let drawn = |error: Error| page(loaded, key, &error);
+    let named = HubName::parse(name, RepoKind::Dataset).transpose();
+    let Some(named) = named.map_err(|bad| drawn(bad.into()))? else { return Ok(name.into()) };
+    let snapshot = snapshot(hub, &named).map_err(drawn)?;
+    let folder = named.file.as_deref().map(|folder| format!("{folder}/")).unwrap_or_default();
+    let files = snapshot.files.iter();
+    let files: Vec<String> =
+        files.filter_map(|file| Some(file.strip_prefix(&folder)?.to_owned())).collect();
+    let unusable = |error: data::Error| {
+        let (key, code) = match error.key() {
+            Some(key) => (key, ExitCode::Refused),
+            None => (key, error.exit_code()),
+        };
+        let cached = "the cache may lack files of the repository, and the hub was not asked";
+        let help = if snapshot.is_cached { Some(cached.to_owned()) } else { error.help() };
+        let problem = loaded.problem(key, error.to_string()).maybe_help(help);
+        ErrorPage::of_problems(code, problem.into())
+    };
+    for file in source.repository_files(&named.to_string(), &files).map_err(unusable)? {
+        get(hub, &snapshot, &format!("{folder}{file}")).map_err(drawn)?;
+    }
+    Ok(named.file.map_or(snapshot.folder.clone(), |folder| snapshot.folder.join(folder)))
 }
 
 /// The sort of repository that a key names, and its file.
