@@ -205,7 +205,7 @@ fn a_hundred_files_take_no_time() {
     assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }
 
-/// The hook that the repository has for pre-commit, as a user's configuration names it.
+/// Runs git as a user without settings.
 fn git(folder: &Path, words: &[&str]) {
     let mut command = Command::new("git");
     command.args(["-c", "user.name=a", "-c", "user.email=a@b.c"]).args(words).current_dir(folder);
