@@ -7,9 +7,10 @@ use image::ImageReader;
 
 use crate::error::Error;
 use crate::plan::SplitPlan;
+use crate::sources::hf_dataset::data_set::HfDataset;
 use crate::sources::hf_dataset::features::AskedColumns;
+use crate::sources::hf_dataset::layout;
 use crate::sources::hf_dataset::rows::Shard;
-use crate::sources::hf_dataset::{HfDataset, layout};
 
 /// Most images of the first row group that are measured.
 const MAX_MEASURED: usize = 200;
