@@ -153,7 +153,9 @@ pub(crate) fn refuse_unknown_flag(
     if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
     }
-    let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
+    let name = flag.trim_start_matches('-');
+    // It means a file, not `data.config_name`.
+    let key = kinds.vocabulary().key_of_flag(name).filter(|_| name != "config")?;
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
     let what = format!("`{flag}` is not a flag; write keys without dashes");
     Some(ErrorPage::refused(what, format!("write `{change}`")))
