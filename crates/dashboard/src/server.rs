@@ -208,17 +208,12 @@ impl Shared {
 
 /// Looks at the files as long as the process lives; between two looks reads long ones.
 fn watch(shared: &Shared) {
-    let mut looked = Instant::now();
     let mut told = Instant::now();
     let mut has_read = false;
     loop {
         read_unread(shared);
-        if looked.elapsed() >= PERIOD && shared.is_watched() {
-            let has_changed = lock(&shared.catalog).look();
-            looked = Instant::now();
-            if has_changed {
-                shared.tell();
-            }
+        if shared.is_watched() && lock(&shared.catalog).look_after(PERIOD) {
+            shared.tell();
         }
         // Questions come first.
         let is_quiet = lock(&shared.last_asked).elapsed() > REST;
@@ -305,8 +300,8 @@ fn converse(stream: &mut TcpStream, shared: &Shared, number: u64) -> io::Result<
     answer.send(stream)
 }
 
-/// The answer to Prometheus. The files are looked at once in a [`PERIOD`], however many ask; nobody
-/// is taken to watch the page.
+/// Answers a scrape. However many clients scrape, the files are looked at once per [`PERIOD`]; a
+/// scrape does not count as watching the page.
 fn scrape(shared: &Shared) -> Response {
     let mut catalog = lock(&shared.catalog);
     let has_changed = catalog.look_after(PERIOD);
