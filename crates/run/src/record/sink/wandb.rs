@@ -192,7 +192,7 @@ impl Tracker {
             other => other.map_err(files::Error::io("read", &path))?,
         };
         let is_over = start.resumed_from >= start.total_steps;
-        let kept = Kept::of(records(&old), start.resumed_from, is_over);
+        let kept = EarlierRecords::of(records(&old), start.resumed_from, is_over);
         let begun =
             kept.begun.unwrap_or(Time { seconds: now.as_second(), nanos: now.subsec_nanosecond() });
         let first = [header(), run(options, start, &id, begun)];
@@ -304,7 +304,7 @@ fn exit_code(event: &Event) -> Option<i32> {
 
 /// What an earlier start has written, as far as it holds.
 #[derive(Debug, Default, PartialEq)]
-struct Kept {
+struct EarlierRecords {
     /// Start of the run.
     begun: Option<Time>,
     /// Encoded records of complete rows.
@@ -317,7 +317,7 @@ struct Kept {
     runtime: f64,
 }
 
-impl Kept {
+impl EarlierRecords {
     /// What holds for a run that resumes from step `until`, 0 for a fresh one; metrics of the test
     /// only if nothing is left to do.
     fn of(records: Vec<Vec<u8>>, until: u64, is_over: bool) -> Self {

@@ -358,7 +358,7 @@ fn a_file_that_ends_anywhere_or_is_damaged_has_its_rows_up_to_there() {
         let found = records(&whole[..length]);
         assert_eq!(found[..], all[..found.len()]);
         counts.insert(found.len());
-        let kept = Kept::of(found, 6, false);
+        let kept = EarlierRecords::of(found, 6, false);
         let last = kept.row.map_or(0, |row| row.step);
         assert!(kept.records.len() <= all.len() && last <= 6);
     }
