@@ -157,9 +157,13 @@ impl Runner {
     fn run(&mut self, queue: &Receiver<Option<Call>>) {
         let mut is_over = false;
         while !is_over && let Ok(first) = queue.recv() {
-            let waiting: Vec<Option<Call>> = [first].into_iter().chain(queue.try_iter()).collect();
-            is_over = waiting.iter().any(Option::is_none);
-            let waiting: Vec<Call> = waiting.into_iter().flatten().collect();
+            let mut waiting = Vec::new();
+            for call in [first].into_iter().chain(queue.try_iter()) {
+                match call {
+                    Some(call) => waiting.push(call),
+                    None => is_over = true,
+                }
+            }
             // Of checkpoints that wait together only the newest is worth a command.
             let newest = waiting.iter().rposition(|call| call.event == HookEvent::CheckpointSaved);
             for (at, call) in waiting.iter().enumerate() {
