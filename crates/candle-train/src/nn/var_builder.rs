@@ -41,8 +41,8 @@ impl VarBuilderParams {
     ///
     /// # Errors
     ///
-    /// Those of `load`; statistics of a `candle_nn::BatchNorm`; an initialisation that has no
-    /// counterpart in [`Init`].
+    /// `load` fails, asks for the statistics of a `candle_nn::BatchNorm`, or asks for an initial
+    /// distribution that [`Init`] does not have.
     pub fn register<T>(
         builder: &Builder,
         has: impl Fn(&str) -> bool + Send + Sync + 'static,
