@@ -2,9 +2,14 @@
 //! training samples.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::config::kind::Choice;
+use crate::error::Error;
 use crate::listing::paths::Paths;
 use crate::plan::{Part, SplitPlan};
+use crate::sources::source::OpenRequest;
+use crate::{Dataset, Splits};
 
 /// Training, validation and test samples.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +50,22 @@ impl<T> Parts<T> {
     pub fn each(&self) -> impl Iterator<Item = (Part, &T)> {
         let test = self.test.as_ref().map(|test| (Part::Test, test));
         [(Part::Train, &self.train), (Part::Val, &self.val)].into_iter().chain(test)
+    }
+
+    /// The splits: each part opened by `open` with the transforms that the experiment has for it.
+    pub fn open(
+        self,
+        reading: &OpenRequest<'_>,
+        classes: Vec<String>,
+        open: impl Fn(T, &[Choice]) -> Result<Arc<dyn Dataset>, Error>,
+    ) -> Result<Splits, Error> {
+        let evaluated = |part| open(part, reading.val_transforms);
+        Ok(Splits {
+            train: open(self.train, reading.train_transforms)?,
+            val: evaluated(self.val)?,
+            test: self.test.map(evaluated).transpose()?,
+            classes,
+        })
     }
 }
 
@@ -94,6 +115,40 @@ pub fn numbered(groups: &[String]) -> Option<Vec<u32>> {
         *numbers.entry(group).or_insert(next)
     };
     (!groups.is_empty()).then(|| groups.iter().map(String::as_str).map(number).collect())
+}
+
+/// Samples in memory, each with its class.
+pub(crate) trait Labelled: Default {
+    fn len(&self) -> usize;
+
+    fn label(&self, place: usize) -> u32;
+}
+
+/// Some samples of a whole that all parts share.
+#[derive(Debug, Default)]
+pub(crate) struct Selection<T> {
+    pub(crate) whole: Arc<T>,
+    pub(crate) places: Vec<u32>,
+}
+
+impl<T: Labelled> Selection<T> {
+    pub(crate) fn all(whole: T) -> Self {
+        Self { places: (0..whole.len() as u32).collect(), whole: Arc::new(whole) }
+    }
+
+    pub(crate) fn labels(&self) -> impl Iterator<Item = u32> {
+        self.places.iter().map(|&place| self.whole.label(place as usize))
+    }
+}
+
+impl<T: Labelled> Splittable for Selection<T> {
+    fn units(&self) -> SplitUnits {
+        SplitUnits::Samples(self.labels().collect())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        Self { whole: Arc::clone(&self.whole), places: self.places.only(places) }
+    }
 }
 
 /// The class of each sample.

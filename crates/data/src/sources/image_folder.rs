@@ -171,16 +171,8 @@ struct FolderParts {
 impl DataSource for ImageFolder {
     fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         let FolderParts { parts, classes, .. } = self.parts(&reading.survey.split)?;
-        let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
-            let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
-            Ok(Arc::new(files))
-        };
-        let evaluated = |part| files(part, reading.val_transforms);
-        Ok(Splits {
-            train: files(parts.train, reading.train_transforms)?,
-            val: evaluated(parts.val)?,
-            test: parts.test.map(evaluated).transpose()?,
-            classes,
+        parts.open(reading, classes, |files, list| {
+            Ok(Arc::new(ImageFiles::new(files, list, reading.transforms, self.decoding())?))
         })
     }
 

@@ -125,9 +125,9 @@ impl Kind for ImageTable {
 
 impl DataSource for ImageTable {
     fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
-        let Parts { train, val, test } = self.parts(&reading.survey.split)?;
-        let classes = self.classes(&train);
-        let part = |listed: ImageRows, list| -> Result<Arc<dyn Dataset>, Error> {
+        let parts = self.parts(&reading.survey.split)?;
+        let classes = self.classes(&parts.train);
+        parts.open(reading, classes.clone(), |listed, list| {
             let (files, answers) = listed.labelled(&classes, self.class_column.is_some())?;
             let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             let shape = [self.columns().len()];
@@ -135,12 +135,7 @@ impl DataSource for ImageTable {
                 Some(_) => Arc::new(files),
                 None => Arc::new(Images { files, answers, shape }),
             })
-        };
-        let evaluated = |listed| part(listed, reading.val_transforms);
-        let train = part(train, reading.train_transforms)?;
-        let val = evaluated(val)?;
-        let test = test.map(evaluated).transpose()?;
-        Ok(Splits { train, val, test, classes })
+        })
     }
 
     fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {

@@ -17,7 +17,7 @@ use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, Predict
 use crate::packed::Packing;
 use crate::plan::SplitPlan;
 use crate::rng::Key;
-use crate::sources::holdout::{Parts, SplitUnits, Splittable};
+use crate::sources::holdout::{Labelled, Parts, Selection};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::transform::{Decoded, Images, Pipeline, Pixels, Transforms, take_buffer};
 use crate::units::Bytes;
@@ -50,7 +50,7 @@ impl Mnist {
         &self,
         split: &SplitPlan,
         read: fn(&Path, &'static str) -> Result<IdxPair, Error>,
-    ) -> Result<Parts<Selection>, Error> {
+    ) -> Result<Parts<Selection<IdxPair>>, Error> {
         let all = |name| read(&self.dir, name).map(Selection::all);
         let train = all("train")?;
         let val = all("t10k")?;
@@ -69,15 +69,8 @@ impl DataSource for Mnist {
     fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         let parts = self.parts(&reading.survey.split, IdxPair::read)?;
         let classes = parts.classes();
-        let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
+        parts.open(reading, classes, |chosen, list| {
             Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
-        };
-        let evaluated = |chosen| images(chosen, reading.val_transforms);
-        Ok(Splits {
-            train: images(parts.train, reading.train_transforms)?,
-            val: evaluated(parts.val)?,
-            test: parts.test.map(evaluated).transpose()?,
-            classes,
         })
     }
 
@@ -85,7 +78,7 @@ impl DataSource for Mnist {
         let parts = self.parts(&request.split, IdxPair::count)?;
         let classes = parts.classes();
         let mut class_counts = vec![0; classes.len()];
-        parts.train.labels().for_each(|label| class_counts[usize::from(label)] += 1);
+        parts.train.labels().for_each(|label| class_counts[label as usize] += 1);
         let (height, width) = parts.train.whole.size;
         let [n_train, n_val] = [&parts.train, &parts.val].map(|chosen| chosen.places.len());
         let n_test = parts.test.map_or(0, |test| test.places.len());
@@ -180,35 +173,17 @@ impl IdxPair {
     }
 }
 
-/// Some images of a pair of files.
-#[derive(Clone, Debug, Default)]
-struct Selection {
-    whole: Arc<IdxPair>,
-    places: Vec<u32>,
-}
-
-impl Selection {
-    fn all(whole: IdxPair) -> Self {
-        Self { places: (0..whole.labels.len() as u32).collect(), whole: Arc::new(whole) }
+impl Labelled for IdxPair {
+    fn len(&self) -> usize {
+        self.labels.len()
     }
 
-    fn labels(&self) -> impl Iterator<Item = u8> {
-        self.places.iter().map(|&place| self.whole.labels[place as usize])
+    fn label(&self, place: usize) -> u32 {
+        u32::from(self.labels[place])
     }
 }
 
-impl Splittable for Selection {
-    fn units(&self) -> SplitUnits {
-        SplitUnits::Samples(self.labels().map(u32::from).collect())
-    }
-
-    fn only(&self, places: &[usize]) -> Self {
-        let places = places.iter().map(|&place| self.places[place]).collect();
-        Self { whole: self.whole.clone(), places }
-    }
-}
-
-impl Parts<Selection> {
+impl Parts<Selection<IdxPair>> {
     /// "0" to the largest label.
     fn classes(&self) -> Vec<String> {
         let all = [&self.train, &self.val].into_iter().chain(&self.test);
@@ -220,12 +195,16 @@ impl Parts<Selection> {
 /// One split.
 #[derive(Debug)]
 struct Digits {
-    chosen: Selection,
+    chosen: Selection<IdxPair>,
     pipeline: Pipeline,
 }
 
 impl Digits {
-    fn new(chosen: Selection, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
+    fn new(
+        chosen: Selection<IdxPair>,
+        list: &[Choice],
+        transforms: &Transforms,
+    ) -> Result<Self, Error> {
         let (height, width) = chosen.whole.size;
         let all = Images::new(1, Some((height as u32, width as u32)));
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
@@ -237,7 +216,7 @@ impl Digits {
     }
 
     fn class(&self, index: usize) -> u32 {
-        u32::from(self.chosen.whole.labels[self.place(index)])
+        self.chosen.whole.label(self.place(index))
     }
 }
 

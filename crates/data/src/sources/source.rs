@@ -39,14 +39,10 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Makes what has to be generated, if it is not there yet.
-    fn generate(&self, _request: &SurveyRequest<'_>) -> Result<(), Error> {
+    /// Makes what has to be generated, if it is not there yet. `tell` shows the user, before it
+    /// begins, what will take a while.
+    fn generate(&self, _request: &SurveyRequest<'_>, _tell: &dyn Fn(&str)) -> Result<(), Error> {
         Ok(())
-    }
-
-    /// What [`DataSource::generate`] will do that takes a while, in words; `None` if nothing.
-    fn pending(&self) -> Result<Option<String>, Error> {
-        Ok(None)
     }
 
     /// The option that names a repository on the hub, or a folder in one, instead of one file.

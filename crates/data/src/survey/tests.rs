@@ -56,7 +56,7 @@ fn counted<K: Kind>(data: &K) -> Result<DataFacts, Error> {
 
 fn generated(data: &Shapes) -> DataFacts {
     let planned = counted(data).unwrap();
-    data.generate(&ASKED).unwrap();
+    data.generate(&ASKED, &|_| {}).unwrap();
     let found = counted(data).unwrap();
     assert_eq!(found, planned, "what was counted before is what is there");
     found

@@ -213,11 +213,8 @@ fn begin<'a>(
 
 /// Generates the data that the experiment wants generated.
 pub fn generate(prepared: &Prepared) -> Result<(), ErrorPage> {
-    if let Some(words) = prepared.source.pending()? {
-        to_stderr(&words);
-    }
     let request = SurveyRequest::of(&prepared.plan);
-    Ok(prepared.source.generate(&request)?)
+    Ok(prepared.source.generate(&request, &to_stderr)?)
 }
 
 /// An experiment as the text of its file.

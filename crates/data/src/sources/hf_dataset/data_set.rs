@@ -16,11 +16,11 @@ use crate::images::orientation::Exif;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::{Part, PixelDtype, SplitPlan};
 use crate::rng::Key;
-use crate::sources::hf_dataset::features::AskedColumns;
+use crate::sources::hf_dataset::features::NamedColumns;
 use crate::sources::hf_dataset::image_store::{self, ImageStore};
-use crate::sources::hf_dataset::layout::{Asked, ENDING, Layout};
+use crate::sources::hf_dataset::layout::{ENDING, Layout, SplitChoice};
 use crate::sources::hf_dataset::rows::SplitRows;
-use crate::sources::holdout::{Parts, SplitUnits, Splittable};
+use crate::sources::holdout::{Labelled, Parts, Selection};
 use crate::sources::image_folder::{image_inputs, preprocessing_of};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::transform::{Images, Pipeline, Transforms};
@@ -144,7 +144,7 @@ impl HfDataset {
         let splits = self.splits();
         let asked: Vec<_> = splits.iter().map(|&(_, key, split)| (key, split)).collect();
         let config = self.config_name.as_deref();
-        let chosen = layout.choose(&Asked { root, config, splits: &asked })?;
+        let chosen = layout.choose(&SplitChoice { root, config, splits: &asked })?;
         Ok(splits.into_iter().map(|(part, ..)| part).zip(chosen).collect())
     }
 
@@ -192,12 +192,12 @@ impl HfDataset {
     /// All rows without their images, and the classes.
     fn rows(&self) -> Result<(Parts<SplitRows>, Vec<String>), Error> {
         let [images, labels] = [&self.image_column, &self.label_column].map(Option::as_deref);
-        let asked = AskedColumns { images, labels };
+        let asked = NamedColumns { images, labels };
         let mut parts = Parts::<SplitRows>::default();
         for (part, shards) in self.shards()? {
             // Those of the training split are the columns of all.
             let [images, labels] = [&parts.train.images, &parts.train.labelled_by];
-            let same = AskedColumns { images: Some(images), labels: Some(labels) };
+            let same = NamedColumns { images: Some(images), labels: Some(labels) };
             let rows = SplitRows::read(shards, if part == Part::Train { asked } else { same })?;
             parts.put(part, rows);
         }
@@ -218,9 +218,9 @@ impl HfDataset {
         &self,
         split: &SplitPlan,
         stored: impl Fn(&SplitRows) -> Result<Option<ImageStore>, Error>,
-    ) -> Result<(Parts<Selection>, Vec<String>), Error> {
+    ) -> Result<(Parts<Selection<SplitSamples>>, Vec<String>), Error> {
         let (rows, classes) = self.rows()?;
-        let samples = |rows: SplitRows| -> Result<Selection, Error> {
+        let samples = |rows: SplitRows| -> Result<Selection<SplitSamples>, Error> {
             if rows.len() == 0 {
                 return Ok(Selection::default());
             }
@@ -241,15 +241,8 @@ impl DataSource for HfDataset {
             ImageStore::open(rows, image_store::folder(rows).as_deref()).map(Some)
         };
         let (parts, classes) = self.parts(&reading.survey.split, stored)?;
-        let images = |samples, list| -> Result<Arc<dyn Dataset>, Error> {
+        parts.open(reading, classes, |samples, list| {
             Ok(Arc::new(ShardImages::new(samples, list, reading.transforms, self.decoding())?))
-        };
-        let evaluated = |samples| images(samples, reading.val_transforms);
-        Ok(Splits {
-            train: images(parts.train, reading.train_transforms)?,
-            val: evaluated(parts.val)?,
-            test: parts.test.map(evaluated).transpose()?,
-            classes,
         })
     }
 
@@ -257,7 +250,7 @@ impl DataSource for HfDataset {
         let (parts, classes) = self.parts(&request.split, |_| Ok(None))?;
         let mut class_counts = vec![0; classes.len()];
         parts.train.labels().for_each(|label| class_counts[label as usize] += 1);
-        let rows = &parts.train.of.rows;
+        let rows = &parts.train.whole.rows;
         let words = format!(
             "images of column `{}`, classes of `{}`, from {}",
             rows.images,
@@ -294,26 +287,22 @@ impl DataSource for HfDataset {
         Ok(chosen.into_iter().flat_map(|(_, files)| files).collect())
     }
 
-    fn pending(&self) -> Result<Option<String>, Error> {
-        let mut missing = None;
-        let mut n = 0;
-        let mut bytes = 0;
-        for (rows, folder) in self.stored_rows()? {
-            if !image_store::is_ready(&rows, &folder)? {
+    fn generate(&self, _: &SurveyRequest<'_>, tell: &dyn Fn(&str)) -> Result<(), Error> {
+        let stored = self.stored_rows()?;
+        let mut pending = None;
+        let (mut n, mut bytes) = (0, 0);
+        for (rows, folder) in &stored {
+            if !image_store::is_ready(rows, folder)? {
                 n += rows.len();
                 bytes += rows.bytes;
-                missing = Some(folder);
+                pending = Some(folder.display());
             }
         }
-        Ok(missing.map(|folder| {
-            let (bytes, folder) = (Bytes(bytes), folder.display());
-            format!("copying {n} images ({bytes}) from parquet files to `{folder}`, once")
-        }))
-    }
-
-    fn generate(&self, _: &SurveyRequest<'_>) -> Result<(), Error> {
-        let mut stored = self.stored_rows()?.into_iter();
-        stored.try_for_each(|(rows, folder)| ImageStore::open(&rows, Some(&folder)).map(drop))
+        if let Some(folder) = pending {
+            let bytes = Bytes(bytes);
+            tell(&format!("copying {n} images ({bytes}) from parquet files to `{folder}`, once"));
+        }
+        stored.iter().try_for_each(|(rows, folder)| ImageStore::open(rows, Some(folder)).map(drop))
     }
 
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
@@ -358,11 +347,11 @@ fn no_parquet(root: &str) -> Error {
 }
 
 /// Bytes of the images that are kept in memory.
-fn held(parts: &Parts<Selection>) -> u64 {
+fn held(parts: &Parts<Selection<SplitSamples>>) -> u64 {
     let mut splits: Vec<&Arc<SplitSamples>> = Vec::new();
     for (_, samples) in parts.each() {
-        if !splits.iter().any(|known| Arc::ptr_eq(known, &samples.of)) {
-            splits.push(&samples.of);
+        if !splits.iter().any(|known| Arc::ptr_eq(known, &samples.whole)) {
+            splits.push(&samples.whole);
         }
     }
     let rows = splits.into_iter().map(|split| &split.rows);
@@ -372,7 +361,7 @@ fn held(parts: &Parts<Selection>) -> u64 {
 /// Reads the shard at `path` to its end, and returns the bytes of its images.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_shard(path: &Path) -> Result<u64, Error> {
-    let asked = AskedColumns { images: None, labels: None };
+    let asked = NamedColumns { images: None, labels: None };
     let rows = SplitRows::read(vec![path.to_owned()], asked)?;
     rows.labels(&rows.classes(&[&rows])?)?;
     Ok(ImageStore::open(&rows, None)?.bytes())
@@ -386,45 +375,27 @@ pub(super) struct SplitSamples {
     images: Option<ImageStore>,
 }
 
-/// Some samples of a split.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Selection {
-    of: Arc<SplitSamples>,
-    places: Vec<u32>,
-}
-
-impl Selection {
-    fn all(of: SplitSamples) -> Self {
-        Self { places: (0..of.labels.len() as u32).collect(), of: Arc::new(of) }
+impl Labelled for SplitSamples {
+    fn len(&self) -> usize {
+        self.labels.len()
     }
 
-    fn labels(&self) -> impl Iterator<Item = u32> {
-        self.places.iter().map(|&place| self.of.labels[place as usize])
-    }
-}
-
-impl Splittable for Selection {
-    fn units(&self) -> SplitUnits {
-        SplitUnits::Samples(self.labels().collect())
-    }
-
-    fn only(&self, places: &[usize]) -> Self {
-        let places = places.iter().map(|&place| self.places[place]).collect();
-        Self { of: self.of.clone(), places }
+    fn label(&self, place: usize) -> u32 {
+        self.labels[place]
     }
 }
 
 /// One part.
 #[derive(Debug)]
 struct ShardImages {
-    samples: Selection,
+    samples: Selection<SplitSamples>,
     pipeline: Pipeline,
     options: DecodeOptions,
 }
 
 impl ShardImages {
     fn new(
-        samples: Selection,
+        samples: Selection<SplitSamples>,
         list: &[Choice],
         transforms: &Transforms,
         options: DecodeOptions,
@@ -453,15 +424,15 @@ impl Dataset for ShardImages {
     }
 
     fn label(&self, index: usize) -> Option<u32> {
-        Some(self.samples.of.labels[self.place(index)])
+        Some(self.samples.whole.label(self.place(index)))
     }
 
     fn name(&self, index: usize) -> String {
-        self.samples.of.rows.name(self.place(index))
+        self.samples.whole.rows.name(self.place(index))
     }
 
     fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
-        let (path, row) = self.samples.of.rows.place(self.place(index));
+        let (path, row) = self.samples.whole.rows.place(self.place(index));
         Some((path.to_owned(), Some(row as u64 + 1)))
     }
 
@@ -472,17 +443,17 @@ impl Dataset for ShardImages {
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let place = self.place(index);
-        let of = &*self.samples.of;
+        let whole = &*self.samples.whole;
         let unreadable = |reason| SampleError::Image { name: self.name(index), reason };
         let images =
-            of.images.as_ref().ok_or_else(|| unreadable("it was not opened".to_owned()))?;
+            whole.images.as_ref().ok_or_else(|| unreadable("it was not opened".to_owned()))?;
         let bytes = images.get(place).map_err(unreadable)?;
         let image = decode::decode(bytes, self.options, |size| self.pipeline.needed(size, key))
             .map_err(|why| unreadable(why.to_string()))?;
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
-        Ok(Target::Class(of.labels[place]))
+        Ok(Target::Class(whole.label(place)))
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Columns {
 
 /// Names of the columns in the experiment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AskedColumns<'a> {
+pub(super) struct NamedColumns<'a> {
     pub(super) images: Option<&'a str>,
     pub(super) labels: Option<&'a str>,
 }
@@ -64,7 +64,7 @@ impl Columns {
     pub(super) fn find(
         path: &Path,
         table: &Table<'_>,
-        asked: AskedColumns<'_>,
+        asked: NamedColumns<'_>,
     ) -> Result<Self, Error> {
         let search = Search { path, columns: table.columns(), features: features(table) };
         let images = search.images(asked.images)?;

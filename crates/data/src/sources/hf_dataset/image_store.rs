@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::files::{self, AtomicFile};
-use crate::sources::hf_dataset::features::AskedColumns;
+use crate::sources::hf_dataset::features::NamedColumns;
 use crate::sources::hf_dataset::rows::{Shard, SplitRows};
 use crate::{failpoint, read};
 
@@ -217,7 +217,7 @@ fn copy_images(
     rows: &SplitRows,
     mut put: impl FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<Vec<Entry>, Error> {
-    let asked = AskedColumns { images: Some(&rows.images), labels: Some(&rows.labelled_by) };
+    let asked = NamedColumns { images: Some(&rows.images), labels: Some(&rows.labelled_by) };
     let mut index = Vec::with_capacity(rows.len());
     let mut end = 0;
     for path in &rows.shards {

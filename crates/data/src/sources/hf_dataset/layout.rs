@@ -48,7 +48,7 @@ struct Shard {
 
 /// The choice of an experiment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct SplitChoice<'a> {
     /// The repository or folder, for messages.
     pub(super) root: &'a str,
     pub(super) config: Option<&'a str>,
@@ -78,27 +78,27 @@ impl Layout {
     /// # Errors
     ///
     /// There is no such configuration or split, or a shard is missing.
-    pub(super) fn choose(&self, asked: &Asked<'_>) -> Result<Vec<Vec<String>>, Error> {
-        let config = self.config(asked)?;
+    pub(super) fn choose(&self, choice: &SplitChoice<'_>) -> Result<Vec<Vec<String>>, Error> {
+        let config = self.config(choice)?;
         let names = || self.splits.keys().filter(|(of, _)| of == config).map(|(_, name)| &**name);
         let choose = |&(key, wanted): &(&'static str, &str)| {
             let found = names().find(|name| *name == wanted);
             let found = found.or_else(|| names().find(|name| are_synonyms(name, wanted)));
             let Some(name) = found else {
                 let splits = names().map(str::to_owned).collect();
-                let root = asked.root.to_owned();
+                let root = choice.root.to_owned();
                 return Err(Error::NoSplit { key, root, split: wanted.to_owned(), splits });
             };
             let shards = &self.splits[&(config.to_owned(), name.to_owned())];
-            check_complete(asked.root, shards)?;
+            check_complete(choice.root, shards)?;
             Ok(shards.iter().map(|shard| shard.path.clone()).collect())
         };
-        asked.splits.iter().map(choose).collect()
+        choice.splits.iter().map(choose).collect()
     }
 
     /// Names of the splits of a configuration, or of the only or usual one.
     pub(super) fn names(&self, config: Option<&str>) -> Vec<String> {
-        let Ok(config) = self.config(&Asked { root: "", config, splits: &[] }) else {
+        let Ok(config) = self.config(&SplitChoice { root: "", config, splits: &[] }) else {
             return Vec::new();
         };
         let splits = self.splits.keys().filter(|(of, _)| of == config);
@@ -106,17 +106,17 @@ impl Layout {
     }
 
     /// The configuration that is asked for, or the only or usual one.
-    fn config(&self, asked: &Asked<'_>) -> Result<&str, Error> {
+    fn config(&self, choice: &SplitChoice<'_>) -> Result<&str, Error> {
         let mut configs: Vec<&str> = self.splits.keys().map(|(config, _)| &**config).collect();
         configs.dedup();
-        let wanted = asked.config.unwrap_or(DEFAULT);
+        let wanted = choice.config.unwrap_or(DEFAULT);
         let found = configs.iter().find(|config| **config == wanted).copied();
         match (found, &configs[..]) {
             (Some(config), _) => Ok(config),
-            (None, [only]) if asked.config.is_none() => Ok(*only),
+            (None, [only]) if choice.config.is_none() => Ok(*only),
             _ => Err(Error::NoConfig {
-                root: asked.root.to_owned(),
-                config: asked.config.map(str::to_owned),
+                root: choice.root.to_owned(),
+                config: choice.config.map(str::to_owned),
                 configs: configs.into_iter().map(str::to_owned).collect(),
             }),
         }
@@ -256,9 +256,9 @@ mod tests {
         }
     }
 
-    fn chosen(files: &[&str], config: Option<&str>, name: &str) -> Result<Vec<String>, Error> {
+    fn shards_of(files: &[&str], config: Option<&str>, name: &str) -> Result<Vec<String>, Error> {
         let splits = [("data.train_split", name)];
-        let asked = Asked { root: "hf:datasets/me/pets", config, splits: &splits };
+        let asked = SplitChoice { root: "hf:datasets/me/pets", config, splits: &splits };
         Layout::of(files.iter().copied()).choose(&asked).map(|mut all| all.remove(0))
     }
 
@@ -266,44 +266,44 @@ mod tests {
     fn shards_are_in_their_order_and_splits_have_synonyms() {
         let files =
             ["train-00001-of-00002.parquet", "train-00000-of-00002.parquet", "val/0.parquet"];
-        assert_eq!(chosen(&files, None, "train").unwrap(), [files[1], files[0]]);
-        assert_eq!(chosen(&files, Some("default"), "validation").unwrap(), [files[2]]);
-        let none = chosen(&files, None, "test").unwrap_err();
+        assert_eq!(shards_of(&files, None, "train").unwrap(), [files[1], files[0]]);
+        assert_eq!(shards_of(&files, Some("default"), "validation").unwrap(), [files[2]]);
+        let none = shards_of(&files, None, "test").unwrap_err();
         let expected = "`hf:datasets/me/pets` has no split `test`; its splits are `train`, `val`";
         assert_eq!(none.to_string(), expected);
         assert_eq!(none.key(), Some("data.train_split"));
-        let near = chosen(&["validation/0.parquet"], None, "validaton").unwrap_err();
+        let near = shards_of(&["validation/0.parquet"], None, "validaton").unwrap_err();
         assert_eq!(near.help().as_deref(), Some("did you mean `validation`?"));
     }
 
     #[test]
     fn several_configurations_are_told_apart() {
         let files = ["a/train.parquet", "b/train.parquet", "b/test.parquet"];
-        assert_eq!(chosen(&files, Some("b"), "train").unwrap(), [files[1]]);
-        assert_refused(chosen(&files, None, "train"), "has several configurations: `a`, `b`");
-        assert_refused(chosen(&files, Some("c"), "train"), "has no configuration `c`; it has");
-        assert_refused(chosen(&files, Some("a"), "test"), "its splits are `train`");
+        assert_eq!(shards_of(&files, Some("b"), "train").unwrap(), [files[1]]);
+        assert_refused(shards_of(&files, None, "train"), "has several configurations: `a`, `b`");
+        assert_refused(shards_of(&files, Some("c"), "train"), "has no configuration `c`; it has");
+        assert_refused(shards_of(&files, Some("a"), "test"), "its splits are `train`");
         assert_eq!(
-            chosen(&["train.parquet", "raw/train.parquet"], None, "train").unwrap().len(),
+            shards_of(&["train.parquet", "raw/train.parquet"], None, "train").unwrap().len(),
             1
         );
-        assert_refused(chosen(&files[..1], Some("b"), "train"), "it has `a`");
+        assert_refused(shards_of(&files[..1], Some("b"), "train"), "it has `a`");
     }
 
     #[test]
     fn a_missing_shard_is_named() {
         let files = ["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"];
         let one = "`data/train-00001-of-00003.parquet` is missing, shard of 3";
-        assert_refused(chosen(&files, None, "train"), one);
+        assert_refused(shards_of(&files, None, "train"), one);
         let hashed = ["train-00003-of-00009-ab12.parquet"];
         let many = "`train-00000-of-00009-*.parquet`, `train-00001-of-00009-*.parquet`, \
                     `train-00002-of-00009-*.parquet` and 5 more are missing, shards of 9";
-        assert_refused(chosen(&hashed, None, "train"), many);
+        assert_refused(shards_of(&hashed, None, "train"), many);
         let twice = ["train-00000-of-00001-aa.parquet", "train-00000-of-00001-bb.parquet"];
-        assert_refused(chosen(&twice, None, "train"), "are the same shard");
+        assert_refused(shards_of(&twice, None, "train"), "are the same shard");
         let mixed = ["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"];
-        assert_refused(chosen(&mixed, None, "train"), "are not shards of one split");
+        assert_refused(shards_of(&mixed, None, "train"), "are not shards of one split");
         let huge = ["train-00000-of-4000000000.parquet"];
-        assert_refused(chosen(&huge, None, "train"), "and 3999999996 more are missing");
+        assert_refused(shards_of(&huge, None, "train"), "and 3999999996 more are missing");
     }
 }

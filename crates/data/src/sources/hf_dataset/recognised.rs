@@ -8,7 +8,7 @@ use image::ImageReader;
 use crate::error::Error;
 use crate::plan::SplitPlan;
 use crate::sources::hf_dataset::data_set::HfDataset;
-use crate::sources::hf_dataset::features::AskedColumns;
+use crate::sources::hf_dataset::features::NamedColumns;
 use crate::sources::hf_dataset::layout;
 use crate::sources::hf_dataset::rows::Shard;
 
@@ -36,7 +36,7 @@ impl HfDataset {
         let mut data = Self::of(folder);
         let Ok(listed) = data.listed() else { return Ok(None) };
         let Some(path) = listed.first().map(|file| folder.join(file)) else { return Ok(None) };
-        let asked = AskedColumns { images: None, labels: None };
+        let asked = NamedColumns { images: None, labels: None };
         let mut shard = match Shard::open(&path, asked) {
             Ok(shard) => shard,
             // Several columns of images, say: the experiment is to name one.

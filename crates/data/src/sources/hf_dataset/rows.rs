@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, shown};
 use crate::parquet::{ColumnKind, Table};
-use crate::sources::hf_dataset::features::{AskedColumns, Columns};
+use crate::sources::hf_dataset::features::{Columns, NamedColumns};
 
 /// Contents of a shard, as messages call them.
 pub(super) const EXPECTED: &str = "a parquet file of images and their classes";
@@ -44,12 +44,12 @@ impl Default for Labels {
 
 impl SplitRows {
     /// Reads the labels of all shards; no image.
-    pub(super) fn read(shards: Vec<PathBuf>, asked: AskedColumns<'_>) -> Result<Self, Error> {
+    pub(super) fn read(shards: Vec<PathBuf>, asked: NamedColumns<'_>) -> Result<Self, Error> {
         let mut found = Self::default();
         for (at, path) in shards.iter().enumerate() {
             // Those of the first shard are the columns of all.
             let [images, labels] = [&found.images, &found.labelled_by].map(String::as_str);
-            let same = AskedColumns { images: Some(images), labels: Some(labels) };
+            let same = NamedColumns { images: Some(images), labels: Some(labels) };
             let mut shard = Shard::open(path, if at == 0 { asked } else { same })?;
             let Columns { images, labels, classes } = &shard.columns;
             if at == 0 {
@@ -217,7 +217,7 @@ pub(super) struct Shard<'a> {
 
 impl<'a> Shard<'a> {
     /// Opens the shard at `path` and finds its columns.
-    pub(super) fn open(path: &'a Path, asked: AskedColumns<'_>) -> Result<Self, Error> {
+    pub(super) fn open(path: &'a Path, asked: NamedColumns<'_>) -> Result<Self, Error> {
         let table = Table::open(path, "the shard", EXPECTED).map_err(|error| match error {
             Error::Format { path, what } => {
                 let help = "fetch or copy the file again: it may be cut short".to_owned();

@@ -120,7 +120,7 @@ impl DataSource for Shapes {
         Some("dir")
     }
 
-    fn generate(&self, request: &SurveyRequest<'_>) -> Result<(), Error> {
+    fn generate(&self, request: &SurveyRequest<'_>, _: &dyn Fn(&str)) -> Result<(), Error> {
         let (root, parameters) = self.parameters(request);
         ensure(&root, &parameters)
     }
