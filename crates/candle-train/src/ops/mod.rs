@@ -9,6 +9,7 @@
 //! An operation implements `operation::Operation`, and `operation::OnGpu` for the kernels in
 //! `cuda`; `chain::apply` applies it.
 
+mod accumulate;
 mod activation;
 mod add;
 mod attention;
@@ -25,6 +26,7 @@ mod element;
 mod embedding;
 mod fourier;
 mod group_norm;
+mod half_precision;
 mod instance_norm;
 mod kernel;
 mod simd;
@@ -61,7 +63,6 @@ mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
 mod weight;
-mod widen;
 
 pub use activation::{
     gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, mish, relu, relu6, sigmoid, silu, tanh,
@@ -74,8 +75,8 @@ pub use batch_norm::{
     Activation, BatchGroup, BatchStatistics, RunningStatistics, SyncGroup, batch_norm,
     batch_norm_running, sync_batch_norm,
 };
-pub use chain::chain;
 pub(crate) use chain::node;
+pub use chain::{chain, widen};
 pub use conv::{
     ConvNorm, ConvOptions, Rounding, SlidingWindow, Window, autocast_conv2d, conv_batch_norm,
     conv_transpose1d, conv_transpose2d, conv1d, conv2d,
@@ -122,4 +123,3 @@ pub use simd::vectorised;
 pub use softmax::softmax;
 pub use storage::with_vector;
 pub use weight::{GradientSink, Uses, Weight, WeightUse};
-pub use widen::widen;

@@ -6,12 +6,12 @@ use rayon::prelude::*;
 use super::chain;
 use super::conv::{Rounding, SlidingWindow, Window};
 use super::element::{Element, WideBuffer};
+use super::half_precision::is_held_in_bf16;
 use super::operation::{Gradients, Input, Operation, SavedForBackward};
 use super::saved::Saved;
 use super::scratch::{filled_blocks, zeros};
 use super::simd::{build_rows, vectorised};
 use super::storage::{read, read_of, tensor};
-use super::widen::is_held_in_bf16;
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///

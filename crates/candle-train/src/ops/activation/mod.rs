@@ -8,10 +8,10 @@ use half::bf16;
 
 use super::chain;
 use super::element::Element;
+use super::half_precision::is_held_in_bf16;
 use super::operation::{Gradients, Input, Operation};
 use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read_of};
-use super::widen::is_held_in_bf16;
 pub(super) use function::{Function, Gelu, GeluTanh, Relu};
 use function::{Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu6, Sigmoid, Silu, Tanh};
 

@@ -11,10 +11,10 @@ mod on_gpu;
 use candle_core::{Result, Tensor, Var, bail};
 
 use super::chain;
+use super::half_precision::with_type_of;
 use super::operation::Backward;
 use super::storage::read_numbers;
 use super::weight::{Destination, Weight};
-use super::widen::with_type_of;
 pub(super) use channel_norm::{
     ROWS, add_gradients, input_gradient_in_place, moments, near_moments, normalised,
 };

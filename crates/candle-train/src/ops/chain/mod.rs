@@ -13,12 +13,10 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Result, Shape, Storage, Tensor, TensorId, Var, bail};
 use half::bf16;
 
-use super::add::{add_to, copied};
+use super::accumulate::{add_to, copied};
+use super::half_precision::{Widen, is_half, with_type};
 use super::operation::{Backward, List, OnGpu, forward, in_graph};
 use super::storage::{read_of, same_storage, take_storage};
-use super::widen::widen;
-#[cfg(any(feature = "cuda", test))]
-use super::widen::{Widen, is_half};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
 ///
@@ -124,6 +122,19 @@ fn to_accepted_types<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<Vec<Tensor
         return Ok(operands.to_vec());
     }
     operands.iter().map(widen).collect()
+}
+
+/// x as f32: itself, unless it is in half precision.
+pub fn widen(x: &Tensor) -> Result<Tensor> {
+    if !is_half(x) {
+        return Ok(x.clone());
+    }
+    if !x.device().is_cpu() {
+        return apply([x], Widen);
+    }
+    let x = x.contiguous()?;
+    let wide = with_type(&x, DType::F32)?;
+    node(&[&x], take_storage(&wide)?, Box::new(Widen))
 }
 
 /// A result that is known: a link of the chain at hand, or a node of Candle's graph.

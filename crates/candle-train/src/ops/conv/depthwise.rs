@@ -6,7 +6,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::geometry::{Geometry, Pixel};
-use crate::ops::add::sum_of_parts;
+use crate::ops::accumulate::sum_of_parts;
 use crate::ops::kernel::{balanced, best, run};
 use crate::ops::layout::transposed;
 use crate::ops::scratch::filled;

@@ -12,7 +12,7 @@ use super::direct::input_slices;
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
-use crate::ops::add::sum_of_parts;
+use crate::ops::accumulate::sum_of_parts;
 use crate::ops::kernel::{Columns, Factor, Format, Output, Panels, Source, Sums, Write, balanced};
 use crate::ops::scratch::{Scratch, zeros};
 

@@ -9,11 +9,11 @@ use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Activation, BatchGroup, BatchStatistics, HostNorm};
 use crate::ops::chain;
+use crate::ops::half_precision::with_type_of;
 use crate::ops::operation::Backward;
 use crate::ops::saved::Saved;
 use crate::ops::storage::{read, read_numbers};
 use crate::ops::weight::Weight;
-use crate::ops::widen::with_type_of;
 
 /// Weights of a convolution and its norm, and the options of both.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::ops::chain;
 use crate::ops::cuda::{self, Address, Gpu};
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::Weight;
-use crate::ops::widen::widen;
+use crate::ops::widen;
 
 impl Conv {
     fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {

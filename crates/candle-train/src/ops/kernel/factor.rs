@@ -3,13 +3,11 @@
 
 use super::bf16;
 use super::left::{Columns, Rows};
-use super::panels::{F32Panels, Source};
 use super::product::{Epilogue, Output, Packed, product};
-use super::right::Panels;
-use crate::ops::element::Element;
+use super::right::{ONLY_BF16, Packable, Panels};
 
 /// f32; or bf16, in products of [`super::Format::Bf16`] only.
-pub(in crate::ops) trait Factor: Element {
+pub(in crate::ops) trait Factor: Packable {
     /// [`product()`] of rows.
     fn multiply_rows(
         rows: &mut Rows<'_, Self>,
@@ -20,14 +18,6 @@ pub(in crate::ops) trait Factor: Element {
 
     /// [`product()`] of columns.
     fn multiply_columns(columns: &mut Columns<'_, Self>, b: &Panels, out: Output<'_>);
-
-    /// Packed for products of f32 numbers.
-    fn f32_panels(
-        source: Source<'_, Self>,
-        taps: &[usize],
-        depth: usize,
-        columns: usize,
-    ) -> F32Panels;
 }
 
 impl Factor for f32 {
@@ -42,10 +32,6 @@ impl Factor for f32 {
 
     fn multiply_columns(columns: &mut Columns<'_>, b: &Panels, out: Output<'_>) {
         product(columns, b, out, &mut ());
-    }
-
-    fn f32_panels(source: Source<'_>, taps: &[usize], depth: usize, columns: usize) -> F32Panels {
-        F32Panels::pack(source, taps, depth, columns)
     }
 }
 
@@ -62,13 +48,7 @@ impl Factor for half::bf16 {
     fn multiply_columns(columns: &mut Columns<'_, Self>, b: &Panels, out: Output<'_>) {
         product_of_halves(columns, b, out, &mut ());
     }
-
-    fn f32_panels(_: Source<'_, Self>, _: &[usize], _: usize, _: usize) -> F32Panels {
-        unreachable!("{ONLY}")
-    }
 }
-
-const ONLY: &str = "bf16 numbers are factors of products of bf16 numbers only";
 
 fn product_of_halves(
     left: &mut impl Packed,
@@ -78,6 +58,6 @@ fn product_of_halves(
 ) {
     match b {
         Panels::Bf16(b) => bf16::product(left, b, out, epilogue),
-        Panels::F32(_) => unreachable!("{ONLY}"),
+        Panels::F32(_) => unreachable!("{ONLY_BF16}"),
     }
 }

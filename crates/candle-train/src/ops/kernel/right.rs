@@ -1,9 +1,9 @@
 //! The right operand of a product, packed for the numbers that it multiplies.
 
 use super::bf16::{Bf16Panels, DEPTH, Instructions};
-use super::factor::Factor;
 use super::panels::{Block, F32Panels, Source};
 use crate::Precision;
+use crate::ops::element::Element;
 use crate::ops::scratch::Scratch;
 
 /// Type of the numbers that a product multiplies; sums are f32.
@@ -40,6 +40,32 @@ impl Format {
     }
 }
 
+/// Numbers that can be packed as the right operand.
+pub(in crate::ops) trait Packable: Element {
+    /// Packed for products of f32 numbers, which bf16 numbers never are.
+    fn f32_panels(
+        source: Source<'_, Self>,
+        taps: &[usize],
+        depth: usize,
+        columns: usize,
+    ) -> F32Panels;
+}
+
+impl Packable for f32 {
+    fn f32_panels(source: Source<'_>, taps: &[usize], depth: usize, columns: usize) -> F32Panels {
+        F32Panels::pack(source, taps, depth, columns)
+    }
+}
+
+impl Packable for half::bf16 {
+    fn f32_panels(_: Source<'_, Self>, _: &[usize], _: usize, _: usize) -> F32Panels {
+        unreachable!("{ONLY_BF16}")
+    }
+}
+
+/// The invariant of operands that are bf16 already.
+pub(super) const ONLY_BF16: &str = "bf16 numbers are factors of products of bf16 numbers only";
+
 /// B, (taps, depth, columns), in panels of a few columns.
 pub(in crate::ops) enum Panels {
     /// See [`Format::F32`].
@@ -51,15 +77,15 @@ pub(in crate::ops) enum Panels {
 impl Panels {
     /// Packs B, (taps, depth, columns). `taps` gives the tap of the source for each tap of B, so
     /// that a product may use some of them, in any order.
-    pub(in crate::ops) fn pack<F: Factor>(
+    pub(in crate::ops) fn pack<E: Packable>(
         format: Format,
-        source: Source<'_, F>,
+        source: Source<'_, E>,
         taps: &[usize],
         depth: usize,
         columns: usize,
     ) -> Self {
         match format {
-            Format::F32 => Self::F32(F::f32_panels(source, taps, depth, columns)),
+            Format::F32 => Self::F32(E::f32_panels(source, taps, depth, columns)),
             Format::Bf16(instructions) => {
                 Self::Bf16(Bf16Panels::pack(instructions, source, taps, depth, columns))
             }

@@ -8,8 +8,8 @@ use crate::ops::add::Add;
 use crate::ops::cuda::{self, Gpu, Kind, Mask};
 use crate::ops::dropout::Dropout;
 use crate::ops::embedding::Embedding;
+use crate::ops::half_precision::Widen;
 use crate::ops::operation::{Gradients, OnGpu};
-use crate::ops::widen::Widen;
 
 /// The kernels' number of a function.
 fn kind_of(name: &str) -> Result<Kind> {

@@ -1,29 +1,15 @@
-//! Values in half precision as f32.
+//! Values in half precision, and their conversion to f32 and back.
 //!
 //! Under bf16, and on a GPU under fp16, some operations hand on half precision. Those that read
-//! nothing but f32 get their operands from here, and their gradients go back in the type that came
-//! in.
+//! nothing but f32 get their operands widened ([`super::widen`]), and their gradients go back in the
+//! type that came in.
 
 use candle_core::{DType, Result, Tensor};
 
-use super::chain;
 use super::operation::{Gradients, Operation};
 use super::saved::Saved;
-use super::storage::{read_numbers, take_storage};
+use super::storage::read_numbers;
 use crate::Precision;
-
-/// x as f32: itself, unless it is in half precision.
-pub fn widen(x: &Tensor) -> Result<Tensor> {
-    if !is_half(x) {
-        return Ok(x.clone());
-    }
-    if !x.device().is_cpu() {
-        return chain::apply([x], Widen);
-    }
-    let x = x.contiguous()?;
-    let wide = with_type(&x, DType::F32)?;
-    chain::node(&[&x], take_storage(&wide)?, Box::new(Widen))
-}
 
 /// True if x holds bf16 or f16.
 pub(super) fn is_half(x: &Tensor) -> bool {
@@ -40,7 +26,7 @@ pub(super) fn with_type_of(x: &Tensor, other: &Tensor) -> Result<Tensor> {
     with_type(x, other.dtype())
 }
 
-fn with_type(x: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(super) fn with_type(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype {
         return Ok(x.clone());
     }
