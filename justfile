@@ -59,12 +59,12 @@ fuzz target="all" seconds="60":
     # What cargo-fuzz sets: counters and comparisons that libFuzzer looks at.
     coverage=(level=4 inline-8bit-counters pc-table trace-compares stack-depth)
     export RUSTFLAGS="-Cpasses=sancov-module ${coverage[*]/#/-Cllvm-args=-sanitizer-coverage-} --cfg fuzzing"
-    cargo +nightly build --locked --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz --bins
+    cargo +nightly build --locked --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
     targets="{{target}}"
     if [ "$targets" = all ]; then targets="$(ls fuzz/corpus)"; fi
     for name in $targets; do
       mkdir -p "target/fuzz/found/$name"
-      "target/fuzz/$host/release/$name" "target/fuzz/found/$name" "fuzz/corpus/$name" -max_total_time={{seconds}} \
+      FUZZ_TARGET="$name" "target/fuzz/$host/release/fuzz" "target/fuzz/found/$name" "fuzz/corpus/$name" -max_total_time={{seconds}} \
         -max_len=16384 -timeout=20 -rss_limit_mb=3000 -artifact_prefix="target/fuzz/$name-" -print_final_stats=1
     done
 

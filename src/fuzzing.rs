@@ -1,5 +1,4 @@
-//! One function for each reader of bytes that others wrote, for the fuzz targets of the package in
-//! `fuzz/`.
+//! One function for each reader of bytes that others wrote, for the package in `fuzz/`.
 //!
 //! Each takes any bytes and panics only on a bug: bytes that cannot be used are refused in words,
 //! and what was understood stays the same when it is written and read again.
@@ -19,10 +18,10 @@ use crate::trajectories::fuzz_readers::trajectories;
 use crate::{checkpoint, launch};
 
 /// Reads any bytes.
-pub(crate) type Target = fn(&[u8]);
+pub type Target = fn(&[u8]);
 
 /// All targets, by their names, which are those of their folders in `fuzz/corpus`.
-pub(crate) const TARGETS: &[(&str, Target)] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("config", config),
     ("manifest", manifest),
     ("safetensors", safetensors),
@@ -43,7 +42,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
 ///
 /// An experiment that was understood is not understood again, or not as the same one, from its
 /// `resolved.toml`.
-pub fn config(bytes: &[u8]) {
+fn config(bytes: &[u8]) {
     let kinds = Kinds::default();
     let vocabulary = kinds.vocabulary();
     let text = String::from_utf8_lossy(bytes);
@@ -86,7 +85,7 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
 /// # Panics
 ///
 /// A manifest that was understood differs when it is written and read again.
-pub fn manifest(bytes: &[u8]) {
+fn manifest(bytes: &[u8]) {
     let sealed = checkpoint::sealed_anew(bytes);
     for text in [Some(bytes), sealed.as_deref()].into_iter().flatten() {
         match checkpoint::parse(text) {
@@ -100,7 +99,7 @@ pub fn manifest(bytes: &[u8]) {
 }
 
 /// A safetensors file: of a checkpoint, and as pretrained weights.
-pub fn safetensors(bytes: &[u8]) {
+fn safetensors(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes)
         && let (Some(folder), Some(name)) = (path.parent(), path.file_name())
     {
@@ -118,7 +117,7 @@ pub fn safetensors(bytes: &[u8]) {
 }
 
 /// Messages between the parent and a rank.
-pub fn frame(bytes: &[u8]) {
+fn frame(bytes: &[u8]) {
     drop(launch::receive_both(bytes));
 }
 
@@ -127,7 +126,7 @@ pub fn frame(bytes: &[u8]) {
 /// # Panics
 ///
 /// A message is accepted although it does not prove that it comes from a holder of the key.
-pub fn handshake(bytes: &[u8]) {
+fn handshake(bytes: &[u8]) {
     assert!(!crate::transport::is_believed(bytes));
 }
 
@@ -136,7 +135,7 @@ pub fn handshake(bytes: &[u8]) {
 /// # Panics
 ///
 /// A refusal is empty.
-pub fn csv(bytes: &[u8]) {
+fn csv(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         let refusals = fuzz_readers::table(&path);
         assert!(refusals.iter().all(|refusal| !refusal.is_empty()));
@@ -148,7 +147,7 @@ pub fn csv(bytes: &[u8]) {
 /// # Panics
 ///
 /// A refusal is empty.
-pub fn zstd(bytes: &[u8]) {
+fn zstd(bytes: &[u8]) {
     if let Err(refusal) = fuzz_readers::zstd(bytes) {
         assert!(!refusal.is_empty());
     }
@@ -159,7 +158,7 @@ pub fn zstd(bytes: &[u8]) {
 /// # Panics
 ///
 /// A refusal is empty, or an image is larger than the most that is admitted.
-pub fn image(bytes: &[u8]) {
+fn image(bytes: &[u8]) {
     match fuzz_readers::image(bytes) {
         Ok(values) => assert!(values <= 3 * (64 << 20)),
         Err(refusal) => assert!(!refusal.is_empty()),
@@ -167,7 +166,7 @@ pub fn image(bytes: &[u8]) {
 }
 
 /// Trajectories.
-pub fn npz(bytes: &[u8]) {
+fn npz(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(trajectories(&path));
     }
@@ -178,7 +177,7 @@ pub fn npz(bytes: &[u8]) {
 /// # Panics
 ///
 /// A refusal is empty, or images have many more bytes than the file.
-pub fn parquet(bytes: &[u8]) {
+fn parquet(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(trajectories(&path));
         match fuzz_readers::image_shard(&path) {
@@ -190,7 +189,7 @@ pub fn parquet(bytes: &[u8]) {
 
 /// A recording of speech.
 #[cfg(feature = "speech")]
-pub fn audio(bytes: &[u8]) {
+fn audio(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(ddprun_speech::features(&path));
     }

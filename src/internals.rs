@@ -62,14 +62,10 @@ pub mod files {
     pub use crate::files::write_atomic;
 }
 
-/// Readers of foreign bytes, a function each.
+/// Readers of foreign bytes, by name.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
-    #[cfg(feature = "speech")]
-    pub use crate::fuzzing::audio;
-    pub use crate::fuzzing::{
-        config, csv, frame, handshake, image, manifest, npz, parquet, safetensors, zstd,
-    };
+    pub use crate::fuzzing::{TARGETS, Target};
 }
 
 /// Ranks as processes.
