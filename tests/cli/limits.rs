@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Signal, kill_process};
 use test_support::processes::is_alive;
 
-use crate::harness::control_group::ControlGroup;
 use crate::harness::experiments::BASE;
+use crate::harness::faults::ControlGroup;
 use crate::harness::lab::{BINARY, Lab, children};
 use crate::harness::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;

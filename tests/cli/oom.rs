@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::control_group::ControlGroup;
 use crate::harness::experiments::BASE;
+use crate::harness::faults::ControlGroup;
 use crate::harness::lab::{BINARY, Lab};
 use crate::harness::running::{Ended, pid_of, spawn};
 use crate::skipped::skipped;

@@ -3,9 +3,9 @@
 
 use crate::harness::bits::{Bits, bits};
 use crate::harness::experiments::four_steps;
+use crate::harness::faults::{TRACER, can_trace, undisturbed};
 use crate::harness::lab::{BINARY, Lab};
 use crate::harness::running::{Ended, spawn, until};
-use crate::harness::tracer::{TRACER, can_trace, undisturbed};
 use crate::skipped::skipped;
 
 /// The calls that make files and folders durable, and give, move and take their names.

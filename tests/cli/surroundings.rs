@@ -10,9 +10,9 @@ use rustix::process::Signal;
 use crate::bad_input::on_small_disk;
 use crate::harness::bits::{Bits, bits, must_be_whole};
 use crate::harness::experiments::{BASE, four_steps};
+use crate::harness::faults::{TRACER, can_trace, undisturbed};
 use crate::harness::lab::{BINARY, Lab, children};
 use crate::harness::running::{Ended, Running, spawn};
-use crate::harness::tracer::{TRACER, can_trace, undisturbed};
 use crate::skipped::skipped;
 
 /// Whether this machine has a program, which says its version.

@@ -2,8 +2,7 @@
 //! and what they leave.
 
 pub(crate) mod bits;
-pub(crate) mod control_group;
 pub(crate) mod experiments;
+pub(crate) mod faults;
 pub(crate) mod lab;
 pub(crate) mod running;
-pub(crate) mod tracer;

@@ -1,13 +1,37 @@
-//! A control group of Linux, in which a test may have its processes run out of memory or of
-//! threads.
+//! What tests make the system refuse: system calls, by `strace`; memory and threads, by a control
+//! group of Linux.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::harness::bits::{Bits, bits};
+use crate::harness::experiments::four_steps;
+use crate::harness::lab::Lab;
 use crate::harness::running::until;
 
-/// A group of its own, without limits at first.
+/// What no system call can be stopped at without.
+pub(crate) const TRACER: &str = "no `strace`, or it may not trace";
+
+/// Whether this machine has an `strace` that may trace.
+pub(crate) fn can_trace() -> bool {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// An undisturbed run of [`four_steps`]: the data that the others use, and what they must end
+/// with.
+pub(crate) fn undisturbed() -> (Lab, String, Bits) {
+    let lab = Lab::with(&four_steps());
+    let data = format!("data.dir={}", lab.path("data/shapes").display());
+    lab.run_to(0, &["small.toml", &data]);
+    let expected = bits(&lab);
+    (lab, data, expected)
+}
+
+/// A control group of its own, without limits at first.
 pub(crate) struct ControlGroup(PathBuf);
 
 impl ControlGroup {
