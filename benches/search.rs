@@ -1,10 +1,13 @@
 //! Quality of the searches of sweeps: the least value of known functions after so many trials, median of
-//! 20 seeds, against Optuna's.
+//! 30 seeds, against Optuna's.
 //!
 //! ```text
 //! cargo bench -p ddprun-benches --bench search                              ours
-//! PYTHON=/venv/bin/python cargo bench -p ddprun-benches --bench search      and Optuna's, by benches/peers/bench_tpe.py
+//! PYTHON=/venv/bin/python cargo bench -p ddprun-benches --bench search      and Optuna's, by benches/peers/bench_search.py
 //! ```
+//!
+//! The Python needs optuna, scipy and torch. `p` is that of Wilcoxon's rank-sum test, two-sided, of our
+//! method against Optuna's of the same name.
 #![expect(
     clippy::expect_used,
     clippy::unreachable,
@@ -13,20 +16,20 @@
 )]
 
 use std::collections::BTreeMap;
-use std::f64::consts::PI;
+use std::f64::consts::{E, PI};
 use std::process::Command;
 
 use ddprun::config::kind::{Choice, Kind};
 use ddprun::config::schema::Mode;
 use ddprun::config::sweep::{Condition, Domain, Parameter, Search, Values};
 use ddprun::sweep::{
-    BaseValues, Length, Method, NoPruner, ProposalRequest, Random, Ranking, Report, State, Tpe,
+    BaseValues, Gp, Length, Method, NoPruner, ProposalRequest, Random, Ranking, Report, State, Tpe,
     Trial, Tried,
 };
 use serde_json::{Value, json};
 
 /// Searches of each function.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 30;
 
 /// A function and its domain.
 struct Problem {
@@ -38,9 +41,9 @@ struct Problem {
     function: fn(&Values) -> f64,
 }
 
-fn problems() -> [Problem; 3] {
+fn problems() -> [Problem; 6] {
     let uniform = |key: &str, min, max| Parameter::new(key, Domain::Uniform { min, max });
-    let hartmann = (1..=6).map(|i| uniform(&format!("x{i}"), 0.0, 1.0)).collect();
+    let cube = |n: u32, min, max| (1..=n).map(|i| uniform(&format!("x{i}"), min, max)).collect();
     [
         Problem {
             name: "branin",
@@ -53,8 +56,29 @@ fn problems() -> [Problem; 3] {
             name: "hartmann6",
             trials: 100,
             least: -3.322_37,
-            parameters: hartmann,
+            parameters: cube(6, 0.0, 1.0),
             function: hartmann6,
+        },
+        Problem {
+            name: "rosenbrock4",
+            trials: 100,
+            least: 0.0,
+            parameters: cube(4, -2.0, 2.0),
+            function: rosenbrock4,
+        },
+        Problem {
+            name: "ackley10",
+            trials: 100,
+            least: 0.0,
+            parameters: cube(10, -5.0, 5.0),
+            function: ackley10,
+        },
+        Problem {
+            name: "mixed",
+            trials: 60,
+            least: 0.0,
+            parameters: mixed_space(),
+            function: mixed,
         },
         Problem {
             name: "conditional",
@@ -97,6 +121,46 @@ fn hartmann6(x: &Values) -> f64 {
         ALPHA[i] * (-distance).exp()
     };
     -(0..4).map(peak).sum::<f64>()
+}
+
+fn rosenbrock4(x: &Values) -> f64 {
+    let x: Vec<f64> = (1..=4).map(|i| number(x, &format!("x{i}"))).collect();
+    x.windows(2).map(|x| 100.0 * (x[1] - x[0] * x[0]).powi(2) + (1.0 - x[0]).powi(2)).sum()
+}
+
+fn ackley10(x: &Values) -> f64 {
+    let x: Vec<f64> = (1..=10).map(|i| number(x, &format!("x{i}"))).collect();
+    let far = (x.iter().map(|x| x * x).sum::<f64>() / 10.0).sqrt();
+    let waves = x.iter().map(|x| (2.0 * PI * x).cos()).sum::<f64>() / 10.0;
+    -20.0 * (-0.2 * far).exp() - waves.exp() + 20.0 + E
+}
+
+/// Numbers, choices that are numbers, and choices that are not; the best rate depends on the batch.
+fn mixed_space() -> Vec<Parameter> {
+    let batches = [16, 32, 64, 128, 256].map(|batch| json!(batch)).to_vec();
+    let activations = ["relu", "gelu", "tanh"].map(|name| json!(name)).to_vec();
+    vec![
+        Parameter::new("lr", Domain::LogUniform { min: 1e-5, max: 1.0 }),
+        Parameter::new("layers", Domain::IntUniform { min: 1, max: 8 }),
+        Parameter::new("batch", Domain::Categorical { values: batches }),
+        Parameter::new("activation", Domain::Categorical { values: activations }),
+        Parameter::new("dropout", Domain::Uniform { min: 0.0, max: 0.9 }),
+    ]
+}
+
+fn mixed(x: &Values) -> f64 {
+    let activation = x.iter().find(|(key, _)| key == "activation").and_then(|(_, v)| v.as_str());
+    let shift = match activation {
+        Some("relu") => 0.0,
+        Some("gelu") => 0.02,
+        _ => 0.15,
+    };
+    let layers = number(x, "layers");
+    let best_lr = -3.0 + 0.5 * (number(x, "batch").log2() - 6.0);
+    0.3 * (number(x, "lr").log10() - best_lr).powi(2)
+        + 0.02 * (layers - 5.0).powi(2)
+        + shift
+        + (number(x, "dropout") - 0.1 * layers / 5.0).powi(2)
 }
 
 /// A choice of optimizer with settings of its own, as in a real sweep.
@@ -143,6 +207,7 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
         parameters: problem.parameters.clone(),
         constraints: Vec::new(),
         list: Vec::new(),
+        start: Vec::new(),
         pruner: Choice::of(&NoPruner {}),
         devices_per_trial: 1,
     };
@@ -180,7 +245,7 @@ fn spread(mut values: Vec<f64>) -> String {
 /// Optuna's least values by (function, sampler); empty without `PYTHON`.
 fn optuna() -> BTreeMap<(String, String), Vec<f64>> {
     let Some(python) = std::env::var_os("PYTHON") else { return BTreeMap::new() };
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/bench_tpe.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/bench_search.py");
     let output = Command::new(python).arg(script).output().expect("PYTHON runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -192,26 +257,40 @@ fn optuna() -> BTreeMap<(String, String), Vec<f64>> {
     lines.map(|line| ((word(&line, "problem"), word(&line, "sampler")), found(&line))).collect()
 }
 
+/// The two-sided p of Wilcoxon's rank-sum test, by its normal approximation.
+fn rank_sum_p(ours: &[f64], theirs: &[f64]) -> f64 {
+    let wins = |a: f64, b: f64| if a < b { 1.0 } else { f64::from(u8::from(a == b)) * 0.5 };
+    let u: f64 = ours.iter().flat_map(|a| theirs.iter().map(move |b| wins(*a, *b))).sum();
+    let (n, m) = (ours.len() as f64, theirs.len() as f64);
+    let z = (u - n * m / 2.0).abs() / (n * m * (n + m + 1.0) / 12.0).sqrt();
+    libm::erfc(z / 2f64.sqrt())
+}
+
 fn main() {
     let theirs = optuna();
     println!(
-        "| function | trials | least | random | ddprun tpe | Optuna, its defaults | Optuna, the same options |"
+        "| function | trials | least | random | tpe | Optuna's tpe | p | gp | Optuna's gp | p |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for problem in problems() {
-        let their = |sampler: &str| {
-            let values = theirs.get(&(problem.name.to_owned(), sampler.to_owned()));
-            values.map_or_else(|| "not run".to_owned(), |values| spread(values.clone()))
+        let against = |name: &str, ours: Vec<f64>| {
+            let Some(values) = theirs.get(&(problem.name.to_owned(), name.to_owned())) else {
+                return format!("{} | not run | ", spread(ours));
+            };
+            let p = rank_sum_p(&ours, values);
+            format!("{} | {} | {p:.2e}", spread(ours), spread(values.clone()))
         };
+        let random = (0..SEEDS).map(|seed| search(&problem, &Random {}, seed)).collect();
+        let tpe = (0..SEEDS).map(|seed| search(&problem, &Tpe {}, seed)).collect();
+        let gp = (0..SEEDS).map(|seed| search(&problem, &Gp {}, seed)).collect();
         println!(
-            "| {} | {} | {:.4} | {} | {} | {} | {} |",
+            "| {} | {} | {:.4} | {} | {} | {} |",
             problem.name,
             problem.trials,
             problem.least,
-            spread((0..SEEDS).map(|seed| search(&problem, &Random {}, seed)).collect()),
-            spread((0..SEEDS).map(|seed| search(&problem, &Tpe {}, seed)).collect()),
-            their("default"),
-            their("same"),
+            spread(random),
+            against("tpe", tpe),
+            against("gp", gp),
         );
     }
 }

@@ -1,11 +1,13 @@
 //! A misspelt word -> the word that was meant, if one is near enough.
 
 /// Words of other programs, without their signs, and ours.
-const SYNONYMS: [(&str, &str); 14] = [
+const SYNONYMS: [(&str, &str); 16] = [
     ("auc", "auroc"),
     ("bayes", "tpe"),
     ("bayesian", "tpe"),
+    ("botorch", "gp"),
     ("ce", "cross_entropy"),
+    ("gaussianprocess", "gp"),
     ("gloo", "shm"),
     ("l1", "mae"),
     ("l1loss", "mae"),

@@ -8,7 +8,7 @@
 //! more than the worst one, and says nothing about parameters that matter only together.
 
 use crate::config::sweep::{Domain, Parameter, Search, value_of};
-use crate::sweep::method::place_of;
+use crate::sweep::coordinates::place_of;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{State, Trial};
 

@@ -1,26 +1,27 @@
-//! Search methods, which choose the values of trials, one source file each.
+//! Search methods, which choose the values of trials: `random` and `list` here, the others one source
+//! file each.
 
+mod gp;
 mod grid;
-mod list;
 mod lr_range;
-mod random;
 mod tpe;
 
 use std::fmt::Debug;
 
-use crate::config::kind::Kind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Requirement};
 use crate::config::sweep::{METHOD, Search, Values};
 use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::sweep::ranking::Ranking;
-use crate::sweep::sampler::{BaseValues, Tried, is_allowed};
+use crate::sweep::sampler::{self, BaseValues, Tried, is_allowed};
 use crate::sweep::trial::Trial;
 
+pub use gp::Gp;
 pub use grid::Grid;
-pub use list::List;
 pub use lr_range::LrRange;
-pub use random::Random;
 pub use tpe::Tpe;
-pub(crate) use tpe::place_of;
 
 /// Chooses the values of trials. [`Kind::REQUIREMENTS`] names what it needs of the sweep: a method that
 /// needs neither parameters nor a list has no trials.
@@ -99,6 +100,7 @@ impl Registered for MethodFamily {
         all.add::<Grid>();
         all.add::<Random>();
         all.add::<Tpe>();
+        all.add::<Gp>();
         all.add::<List>();
         all.add::<LrRange>();
         all
@@ -111,3 +113,42 @@ pub fn points(method: &dyn Method, search: &Search, base: &BaseValues) -> Option
     points.retain(|values| is_allowed(search, values, base));
     Some(points)
 }
+
+/// independent draws that depend only on the seed and the trial's number; none is drawn twice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Random {}
+
+impl Kind for Random {
+    const NAME: &'static str = "random";
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::Parameters, Requirement::Trials];
+}
+
+impl Method for Random {
+    fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
+        sampler::random(request)
+    }
+
+    fn n_independent(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// exactly the trials that you list, each as a table `[[sweep.list]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct List {}
+
+impl Kind for List {
+    const NAME: &'static str = "list";
+    const REQUIREMENTS: &'static [Requirement] = &[Requirement::List];
+}
+
+impl Method for List {
+    fn points(&self, search: &Search) -> Option<Vec<Values>> {
+        Some(search.list.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@
 mod changes;
 mod chart;
 mod sampler;
+mod coordinates;
 #[cfg(test)]
 mod example_sweeps;
 mod folder;
@@ -50,7 +51,7 @@ pub use folder::{is_of_sweep, refuse_runs};
 pub use importance::importance;
 pub use journal::{JournalState, NAME as JOURNAL, SweepSpec, read};
 pub use method::{
-    Grid, List, LrRange, Method, MethodFamily, Methods, ProposalRequest, Random, Tpe, points,
+    Gp, Grid, List, LrRange, Method, MethodFamily, Methods, ProposalRequest, Random, Tpe, points,
 };
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{

@@ -1,5 +1,5 @@
 //! Densities of good and of other trials, as sums of bumps around them: the multivariate Parzen
-//! estimator of Optuna's `TPESampler(multivariate=True)`, with its defaults (Watanabe 2023,
+//! estimator of Optuna 5's `TPESampler`, with its defaults (Watanabe 2023,
 //! <https://arxiv.org/abs/2304.11127>).
 //!
 //! Every observation is a product of one bump per axis, and one more wide bump, the prior, covers
@@ -22,14 +22,22 @@ pub(crate) enum Axis {
     Choices { n: usize },
 }
 
+/// A normal distribution before it is cut off at the ends of its axis; of choices, only the centre
+/// counts.
+#[derive(Clone, Copy, Debug)]
+struct Bump {
+    center: f64,
+    width: f64,
+}
+
 /// The density of some observations.
 struct Density<'a> {
     axes: &'a [Axis],
     observations: &'a [Vec<f64>],
     /// Weight of each observation, then of the prior; their sum is 1.
     weights: Vec<f64>,
-    /// Width of the bumps of each axis of numbers.
-    widths: Vec<f64>,
+    /// For each axis, the width of the bump of each observation.
+    widths: Vec<Vec<f64>>,
 }
 
 /// The point, of [`CANDIDATES`] drawn from the density of the `good`, at which good ones are most
@@ -71,10 +79,11 @@ impl<'a> Density<'a> {
         for weight in &mut weights {
             *weight /= sum;
         }
-        let narrowest = 1.0 / (n as f64 + 2.0).min(100.0);
-        let exponent = -1.0 / (axes.len() as f64 + 4.0);
-        let usual = 0.2 * (n.max(1) as f64).powf(exponent);
-        let widths = axes.iter().map(|axis| axis.span() * usual.clamp(narrowest, 1.0)).collect();
+        let widths = axes.iter().enumerate().map(|(index, axis)| {
+            let centers: Vec<f64> = observations.iter().map(|point| point[index]).collect();
+            axis.widths(&centers)
+        });
+        let widths = widths.collect();
         Self { axes, observations, weights, widths }
     }
 
@@ -87,23 +96,22 @@ impl<'a> Density<'a> {
             sum += weight;
             share < sum
         });
-        let center = self.observations.get(kernel.unwrap_or(last));
+        let kernel = kernel.unwrap_or(last);
         let axis = |index: usize| {
-            let center = center.map(|point| point[index]);
-            self.axes[index].draw(center, self.widths[index], self.smoothing(), stream)
+            self.axes[index].draw(self.bump(kernel, index), self.smoothing(), stream)
         };
         (0..self.axes.len()).map(axis).collect()
     }
 
     /// The logarithm of the density at a point.
     fn log(&self, point: &[f64]) -> f64 {
-        let kernels = self.observations.iter().map(Some).chain([None]);
-        let logs: Vec<f64> = kernels
-            .zip(&self.weights)
-            .map(|(center, weight)| {
+        let logs: Vec<f64> = self
+            .weights
+            .iter()
+            .enumerate()
+            .map(|(kernel, weight)| {
                 let axes = self.axes.iter().enumerate().map(|(index, axis)| {
-                    let center = center.map(|center| center[index]);
-                    axis.log(point[index], center, self.widths[index], self.smoothing())
+                    axis.log(point[index], self.bump(kernel, index), self.smoothing())
                 });
                 weight.ln() + axes.sum::<f64>()
             })
@@ -113,6 +121,12 @@ impl<'a> Density<'a> {
             return most;
         }
         most + logs.iter().map(|log| (log - most).exp()).sum::<f64>().ln()
+    }
+
+    /// The bump of an observation on an axis; `None` for the prior, which is the last.
+    fn bump(&self, kernel: usize, axis: usize) -> Option<Bump> {
+        let center = self.observations.get(kernel)?[axis];
+        Some(Bump { center, width: self.widths[axis][kernel] })
     }
 
     /// Pseudo-count of every choice.
@@ -131,10 +145,10 @@ impl Axis {
     }
 
     /// A random value of the bump at `center`, of the prior if there is none.
-    fn draw(&self, center: Option<f64>, width: f64, smoothing: f64, stream: &mut Stream) -> f64 {
+    fn draw(&self, bump: Option<Bump>, smoothing: f64, stream: &mut Stream) -> f64 {
         match *self {
             Self::Numbers { low, high, step } => {
-                let (center, width) = self.bump(center, width);
+                let Bump { center, width } = bump.unwrap_or_else(|| self.prior());
                 let least = low - step / 2.0;
                 let most = high + step / 2.0;
                 let value = loop {
@@ -151,7 +165,7 @@ impl Axis {
                 (low + ((value - low) / step).round() * step).clamp(low, high)
             }
             Self::Choices { n } => {
-                let observed = center.map(|center| center as usize);
+                let observed = bump.map(|bump| bump.center as usize);
                 let share = stream.uniform();
                 let mut sum = 0.0;
                 let found = (0..n).find(|&choice| {
@@ -165,10 +179,10 @@ impl Axis {
 
     /// Logarithm of the density (of the probability, for steps and choices) of the bump at
     /// `center`.
-    fn log(&self, value: f64, center: Option<f64>, width: f64, smoothing: f64) -> f64 {
+    fn log(&self, value: f64, bump: Option<Bump>, smoothing: f64) -> f64 {
         match *self {
             Self::Numbers { low, high, step } => {
-                let (center, width) = self.bump(center, width);
+                let Bump { center, width } = bump.unwrap_or_else(|| self.prior());
                 let z = |value: f64| (value - center) / width;
                 let whole = mass(z(low - step / 2.0), z(high + step / 2.0)).ln();
                 if step > 0.0 {
@@ -178,19 +192,44 @@ impl Axis {
                 -0.5 * z(value).powi(2) - root.ln() - whole
             }
             Self::Choices { n } => {
-                let observed = center.map(|center| center as usize);
+                let observed = bump.map(|bump| bump.center as usize);
                 probability(value as usize, observed, n, smoothing).ln()
             }
         }
     }
 
-    /// Centre and width; those of the prior are the middle and the whole span.
-    fn bump(&self, center: Option<f64>, width: f64) -> (f64, f64) {
-        match (center, self) {
-            (Some(center), _) => (center, width),
-            (None, Self::Numbers { low, high, .. }) => (f64::midpoint(*low, *high), self.span()),
-            (None, Self::Choices { .. }) => (0.0, 1.0),
+    /// The bump that covers everything.
+    fn prior(&self) -> Bump {
+        match self {
+            Self::Numbers { low, high, .. } => {
+                Bump { center: f64::midpoint(*low, *high), width: self.span() }
+            }
+            Self::Choices { .. } => Bump { center: 0.0, width: 1.0 },
         }
+    }
+
+    /// The width of the bump at each of `centers`: the distance to the farther of its two
+    /// neighbours, from a part of the span, which gets smaller with their number, to all of it. An
+    /// outermost one has one neighbour; one alone has the ends of the axis.
+    fn widths(&self, centers: &[f64]) -> Vec<f64> {
+        let n = centers.len();
+        let Self::Numbers { low, high, step } = *self else { return vec![1.0; n] };
+        let ends = [low - step / 2.0, high + step / 2.0];
+        let narrowest = self.span() / (n as f64 + 2.0).min(100.0);
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by(|&a, &b| centers[a].total_cmp(&centers[b]));
+        let mut widths = vec![0.0; n];
+        for (place, &index) in order.iter().enumerate() {
+            let center = centers[index];
+            let next = order.get(place + 1).map(|&next| centers[next] - center);
+            let last = place.checked_sub(1).map(|last| center - centers[order[last]]);
+            let farther = match (last, next) {
+                (None, None) => (center - ends[0]).max(ends[1] - center),
+                (last, next) => last.unwrap_or(0.0).max(next.unwrap_or(0.0)),
+            };
+            widths[index] = farther.clamp(narrowest, self.span());
+        }
+        widths
     }
 }
 
@@ -313,21 +352,23 @@ mod tests {
         assert!((eights as f64 - expected).abs() < 50.0, "{eights} {expected}");
     }
 
-    /// The widths and weights that Optuna 4 computes for the same observations (`_ParzenEstimator`
-    /// with `multivariate=True, consider_magic_clip=True`): 0.2 x 3^(-1/6) x 4 on a line in two
-    /// dimensions.
+    /// What `_ParzenEstimator` of Optuna 5.0.0 computes for the same observations.
     #[test]
     fn bumps_are_as_wide_as_optunas() {
-        let axes = [LINE, Axis::Choices { n: 2 }];
-        let observations = vec![vec![0.0, 0.0], vec![1.0, 1.0], vec![2.0, 1.0]];
-        let density = Density::new(&axes, &observations);
-        // The magic clip, 4 / 5, is wider than Scott's rule, 0.666: the clip counts.
-        assert!((density.widths[0] - 0.8).abs() < 1e-12, "{}", density.widths[0]);
-        let many = vec![vec![0.0, 0.0]; 30];
-        let density = Density::new(&axes, &many);
-        let scott = 0.2 * 30f64.powf(-1.0 / 6.0) * 4.0;
-        assert!((density.widths[0] - scott).abs() < 1e-12);
-        assert_eq!(density.weights.len(), 31);
+        let line = Axis::Numbers { low: -2.0, high: 2.0, step: 0.0 };
+        let steps = Axis::Numbers { low: 0.0, high: 9.0, step: 1.0 };
+        let cases: [(&Axis, &[f64], &[f64]); 4] = [
+            (&line, &[-1.0, 0.5, 1.0], &[1.5, 1.5, 0.8]),
+            (&line, &[0.25], &[2.25]),
+            (&line, &[-2.0, 2.0, -1.9, -1.99], &[2.0 / 3.0, 3.9, 3.9, 2.0 / 3.0]),
+            (&steps, &[1.0, 4.0, 4.0, 9.0], &[3.0, 3.0, 5.0, 5.0]),
+        ];
+        for (axis, centers, expected) in cases {
+            let widths = axis.widths(centers);
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+            assert!(widths.iter().zip(expected).all(near), "{widths:?} {expected:?}");
+        }
+        assert_eq!(line.prior().width, 4.0);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use crate::sweep::Error;
 use crate::sweep::chart::{
     BLUE, Entry, Frame, GREY, ORANGE, Scale, Side, beyond, legend, line, small, veil,
 };
+use crate::sweep::coordinates::place_of;
 use crate::sweep::importance::importance;
-use crate::sweep::method::place_of;
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};

@@ -1,4 +1,5 @@
-//! Pruners, which stop trials early by the reports of all trials, one source file each. Pure.
+//! Pruners, which stop trials early by the reports of all trials: `none` here, the others one source
+//! file each. Pure.
 //!
 //! A decision is about one report and is made once. It depends on the reports up to it and on the
 //! present reports of the other trials, so that a sweep with one trial at a time makes the same
@@ -6,9 +7,11 @@
 
 mod asha;
 mod median;
-mod none;
 
 use std::fmt::Debug;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, OptionConflict};
 use crate::config::schema::Mode;
@@ -19,7 +22,6 @@ use crate::sweep::trial::Trial;
 
 pub use asha::Asha;
 pub use median::Median;
-pub use none::NoPruner;
 
 /// Stops trials early.
 pub trait Pruner: Debug + Send + Sync {
@@ -94,6 +96,25 @@ impl Registered for PrunerFamily {
 pub(crate) fn is_cut(pruner: &dyn Pruner, running: &Running<'_>) -> bool {
     let Running { trial, index, .. } = *running;
     trial.reports[index].step < trial.length.total_steps && pruner.is_cut(running)
+}
+
+/// no trial is stopped early.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NoPruner {}
+
+impl Kind for NoPruner {
+    const NAME: &'static str = "none";
+}
+
+impl Pruner for NoPruner {
+    fn is_cut(&self, _: &Running<'_>) -> bool {
+        false
+    }
+
+    fn is_off(&self) -> bool {
+        true
+    }
 }
 
 /// Pattern of an amount of training.
