@@ -1,6 +1,7 @@
 //! `ddprun sweep`: a sweep whose trials are DDP runs of this program.
 
 use std::path::Path;
+use std::time::Instant;
 
 use crate::cli::answer;
 use crate::cli::args::SweepArgs;
@@ -41,6 +42,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         methods: &kinds.methods,
         pruners: &kinds.pruners,
         machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
+        deadline: sweep.time.map(|time| Instant::now() + time),
         extend: args.extend,
         retry_failed: args.retry_failed,
         screen: screen(),
@@ -88,7 +90,10 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         ended
     };
     Ok(match ended {
-        SweepEnd::Done { failed: 0 } | SweepEnd::Extended => ExitCode::Ok,
+        SweepEnd::Done { failed: 0 }
+        | SweepEnd::Extended
+        | SweepEnd::Reached
+        | SweepEnd::OutOfTime => ExitCode::Ok,
         SweepEnd::Done { .. } | SweepEnd::TooManyFailures => ExitCode::Expectation,
         SweepEnd::Stopped { interrupted: true } => ExitCode::Interrupted,
         SweepEnd::Stopped { interrupted: false } => ExitCode::Preempted,
@@ -138,6 +143,10 @@ fn print_end(ended: SweepEnd, folder: &Path, story: &JournalState, is_shared: bo
                 "look at `console.log` and `failure.json` of a failed trial, or raise the limit";
             print_error(&ErrorPage::new(ExitCode::Expectation, page).help(help));
         }
+        SweepEnd::OutOfTime => {
+            to_stderr("`sweep.time` is over; run the same command to continue");
+        }
+        SweepEnd::Reached => to_stderr("the sweep ends, as a trial has reached `sweep.until`"),
         SweepEnd::Done { .. } | SweepEnd::Extended => {}
     }
     if let Some(advice) = advice(&story.trials, retry) {

@@ -25,7 +25,7 @@ const MAX_SAMPLES: u64 = 1 << 24;
 const MAX_EPOCHS: u64 = 1 << 24;
 const MAX_STEPS: u64 = 1 << 40;
 /// Seconds.
-const WEEK: u64 = 7 * 24 * 3600;
+pub(super) const WEEK: u64 = 7 * 24 * 3600;
 
 /// Why a key changes no evaluation.
 const NO_TRAINING: &str = "nothing is trained";

@@ -28,6 +28,7 @@ pub(crate) fn search(method: &str) -> Search {
         parameters: Vec::new(),
         constraints: Vec::new(),
         list: Vec::new(),
+        start: Vec::new(),
         pruner: plain("none"),
         devices_per_trial: 1,
     }
@@ -95,6 +96,8 @@ impl SweepFixture {
             trials: Some(trials),
             trials_per_device: 1,
             concurrent_trials: Auto::Given(1),
+            time: None,
+            until: None,
             max_failures: 3,
             keep_pruned_checkpoints: false,
         };
@@ -112,9 +115,19 @@ impl SweepFixture {
         let base = &self.base;
         let methods = &self.methods;
         let pruners = &self.pruners;
-        let extend = false;
+        let (deadline, extend) = (None, false);
         let retry_failed = false;
         let screen = Screen::Silent;
-        SweepRequest { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
+        SweepRequest {
+            sweep,
+            base,
+            methods,
+            pruners,
+            machine,
+            deadline,
+            extend,
+            retry_failed,
+            screen,
+        }
     }
 }

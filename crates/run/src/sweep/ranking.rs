@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::config::schema::Mode;
 use crate::config::values::Interval;
 use crate::sweep::pruner::{NoPruner, Pruner};
-use crate::sweep::repeats::repeats;
+use crate::sweep::repeats::{mean_of, over, repeats};
 use crate::sweep::trial::{State, Trial, cost};
 
 /// Comparison of trials.
@@ -126,6 +126,20 @@ pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
         by_setting.then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
     });
     least.map(|(trial, _)| trial)
+}
+
+/// True if the best finished trial is as good as `until`: by the mean of its setting, where folds or
+/// seeds are swept.
+pub(super) fn reaches(trials: &[Trial], goal: Mode, until: f64) -> bool {
+    let value = |trial: &Trial| {
+        if over(trials).is_empty() {
+            trial.value(goal)
+        } else {
+            mean_of(trials, goal, trial.number)
+        }
+    };
+    let reached = best(trials, goal).and_then(value);
+    reached.is_some_and(|value| cost(Some(value), goal) <= cost(Some(until), goal))
 }
 
 #[cfg(test)]

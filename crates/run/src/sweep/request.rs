@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use crate::record::{Jsonl, Screen};
 use crate::sweep::Error;
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
-use crate::sweep::ranking::Ranking;
+use crate::sweep::ranking::{Ranking, reaches};
 use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::transport::Waker;
@@ -154,6 +155,8 @@ pub struct SweepRequest<'a> {
     /// Known pruners.
     pub pruners: &'a Pruners,
     pub machine: Machine,
+    /// When this start of the sweep stops.
+    pub deadline: Option<Instant>,
     /// True if another search may continue with the trials in the folder (`--extend`).
     pub extend: bool,
     /// True to retry failed trials; those that could not write are retried in any case.
@@ -171,6 +174,10 @@ pub enum SweepEnd {
     },
     /// More trials failed than `max_failures` allows.
     TooManyFailures,
+    /// A finished trial has reached `sweep.until`.
+    Reached,
+    /// `sweep.time` is over; the same command continues the sweep.
+    OutOfTime,
     /// Stopped by a signal; the same command continues it.
     Stopped {
         /// True for Ctrl-C.
@@ -209,6 +216,16 @@ impl SweepRequest<'_> {
     pub(super) fn base_values(&self) -> BaseValues {
         let devices = self.sweep.search.devices_per_trial;
         BaseValues::of(&self.base.experiment).with(DEVICES, devices.into())
+    }
+
+    /// True if its time is over.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// True if `trials` have reached `sweep.until`.
+    pub(super) fn is_reached(&self, trials: &[Trial]) -> bool {
+        self.sweep.until.is_some_and(|until| reaches(trials, self.sweep.search.goal, until))
     }
 
     /// Returns true if a trial is retried when the sweep continues.

@@ -167,6 +167,9 @@ pub(super) fn finished(
     let subject = subject_of(order, &story.trials)?;
     is_same_sweep(&folder, &subject, Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
+    if order.is_reached(&story.trials) {
+        return Ok(Some((SweepEnd::Reached, story)));
+    }
     let is_over = story.trials.len() >= subject.trials && count(State::Running) == 0;
     let failed = count(State::Failed);
     Ok(is_over.then_some((SweepEnd::Done { failed }, story)))

@@ -316,9 +316,9 @@ pub(super) fn constraints(reader: &mut Reader) -> Vec<Constraint> {
     found
 }
 
-/// `[[sweep.list]]`: the trials themselves, each a table of keys.
-pub(super) fn list(reader: &mut Reader) -> Vec<Values> {
-    let path = path_of("sweep.list");
+/// `[[sweep.list]]` or `[[sweep.start]]`: settings, each a table of keys.
+pub(super) fn tables(reader: &mut Reader, key: &str) -> Vec<Values> {
+    let path = path_of(key);
     let items = match reader.get(&path) {
         None => return Vec::new(),
         Some(Value::Array(_, items)) if items.iter().all(|item| item.as_dict().is_some()) => {
@@ -328,7 +328,7 @@ pub(super) fn list(reader: &mut Reader) -> Vec<Values> {
             reader.wrong_help(
                 &path,
                 "must be a list of tables",
-                "begin each with `[[sweep.list]]`",
+                format!("begin each with `[[{key}]]`"),
             );
             return Vec::new();
         }

@@ -11,6 +11,7 @@ use crate::config::suggest::{any_of, closest, remedy};
 use crate::config::sweep::METHOD;
 use crate::config::sweep::load::{Loader, load_base};
 use crate::config::sweep::space::in_order;
+use crate::config::sweep::start;
 use crate::config::sweep::{
     Domain, Json, Parameter, Sweep, Values, change_of, setting_of, value_of,
 };
@@ -169,7 +170,11 @@ fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Requirement]) {
         foreign.push("list");
     }
     if !has_trials(needs) {
-        foreign.extend(["pruner", "trials", "constraints", "metric", "goal"]);
+        foreign.extend(["pruner", "trials", "constraints", "metric", "goal", "time", "until"]);
+    }
+    // The others know all of their trials.
+    if !needs.contains(&Requirement::Trials) {
+        foreign.push("start");
     }
     for name in foreign {
         let key = path_of(&format!("sweep.{name}"));
@@ -233,8 +238,10 @@ pub(super) fn with_base(
     if !reader.problems.is_empty() {
         return None;
     }
-    listed_twice(reader, sweep, &loaded);
+    repeated(reader, &sweep.search.list, "sweep.list", &loaded);
     extremes(reader, sweep, loader);
+    start::check(reader, sweep, |values| with_values(sweep, values, loader));
+    repeated(reader, &sweep.search.start, "sweep.start", &loaded);
     Some(loaded)
 }
 
@@ -329,23 +336,25 @@ fn replace(sweep: &mut Sweep, key: &str, word: &Json) {
         let conditions = parameter.when.iter_mut().filter(|condition| condition.key == key);
         conditions.flat_map(|condition| &mut condition.values).for_each(mend);
     }
-    let listed = sweep.search.list.iter_mut().flatten().filter(|(name, _)| name == key);
+    let search = &mut sweep.search;
+    let listed = search.list.iter_mut().chain(&mut search.start).flatten();
+    let listed = listed.filter(|(name, _)| name == key);
     listed.for_each(|(_, value)| mend(value));
 }
 
 /// Refuses a trial of a list that has the settings of an earlier one: it would give the same
 /// numbers.
-fn listed_twice(reader: &mut Reader, sweep: &Sweep, base: &Loaded) {
+fn repeated(reader: &mut Reader, list: &[Values], key: &str, base: &Loaded) {
     let usual = leaves(&base.experiment);
     let base = |key: &str| usual.get(key).and_then(|text| serde_json::from_str(text).ok());
     let mut known: Vec<String> = Vec::new();
-    for (index, values) in sweep.search.list.iter().enumerate() {
+    for (index, values) in list.iter().enumerate() {
         let setting = setting_of(values, base);
         if let Some(earlier) = known.iter().position(|other| *other == setting) {
             let what = format!("has the settings of trial {}", earlier + 1);
             let help = "remove it, as it would give the same numbers; to repeat a trial, give it \
                         another `experiment.seed`";
-            reader.wrong_help(&join(&path_of("sweep.list"), &index.to_string()), what, help);
+            reader.wrong_help(&join(&path_of(key), &index.to_string()), what, help);
         }
         known.push(setting);
     }

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::Mode;
+use crate::config::schema::{Mode, WEEK};
 use crate::config::sweep::Json;
 use crate::config::table::{self, table};
-use crate::config::values::Auto;
+use crate::config::values::{Auto, Duration};
 
 /// Most devices, most trials at a time.
 const MAX_DEVICES: u32 = 1024;
@@ -53,11 +53,20 @@ table! {
         /// Whether lower ("min") or higher ("max") is better. Default: it follows from the metric.
         #[schemars(example = Goal::Max)]
         pub(crate) goal: Option<Goal>,
-        /// Trials in total, including finished ones when the sweep continues. random, tpe:
+        /// Trials in total, including finished ones when the sweep continues. random, tpe, gp:
         /// required. grid, list: all by default. No setting is trained twice: if there are fewer
         /// settings, the sweep ends with them.
         #[schemars(range(min = 1, max = MAX_TRIALS), example = 24)]
         pub(crate) trials: Option<u64>,
+        /// Time after which the sweep stops, counted from the start of the command: "90m", "8h".
+        /// Trials that run then are saved, and the same command continues them. With `--share`,
+        /// each worker leaves after its own time.
+        #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 52 * WEEK, "examples" = ["8h"]))]
+        pub(crate) time: Option<Duration>,
+        /// Value of the metric that is good enough: once a finished trial has reached it (with
+        /// folds or seeds, the mean of a setting), the sweep ends.
+        #[schemars(example = 0.94)]
+        pub(crate) until: Option<f64>,
         /// Seed of all random draws.
         #[schemars(range(min = 0, max = i64::MAX))]
         pub(crate) seed: u64 = 42,
@@ -95,6 +104,11 @@ table! {
         /// `[[sweep.list]]`.
         #[schemars(extend("examples" = [[{ "optimizer.lr": 0.1 }]]))]
         pub(crate) list: Option<Json>,
+        /// For random, tpe, gp: settings to try first, such as good ones that are known, each a
+        /// table that begins with `[[sweep.start]]`. Its keys are parameters, and its values are in
+        /// the search space; what it leaves out keeps the base's value.
+        #[schemars(extend("examples" = [[{ "optimizer.lr": 0.1 }]]))]
+        pub(crate) start: Option<Json>,
         /// How bad trials are stopped early: a name, or a table `[sweep.pruner]` with `name` and
         /// options.
         #[schemars(extend("examples" = ["none"]))]

@@ -15,9 +15,11 @@ mod hydra;
 mod json_schema;
 mod load;
 mod space;
+mod start;
 mod conflicts;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,6 +65,9 @@ pub struct Search {
     pub constraints: Vec<Constraint>,
     /// `[[sweep.list]]`: trials that are written down.
     pub list: Vec<Values>,
+    /// `[[sweep.start]]`: settings that are tried before any that the method draws.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start: Vec<Values>,
     /// When a trial is given up early.
     #[serde(serialize_with = "table", deserialize_with = "kind")]
     pub pruner: Choice,
@@ -116,6 +121,10 @@ pub struct Sweep {
     pub search: Search,
     /// Trials in all; `None` = all points of the grid or list.
     pub trials: Option<usize>,
+    /// Time after which a start of the sweep stops.
+    pub time: Option<Duration>,
+    /// Value of the metric with which the sweep ends.
+    pub until: Option<f64>,
     /// Trials that share a device.
     pub trials_per_device: u32,
     /// Trials that run at the same time.

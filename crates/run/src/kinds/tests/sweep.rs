@@ -99,6 +99,38 @@ fn parameters_keep_their_order_and_may_be_written_as_tables() {
 }
 
 #[test]
+fn a_sweep_has_limits_and_settings_to_start_with() {
+    let text = |method: &str, start: &str| {
+        let head = format!("trials = 3\nmethod = \"{method}\"\ntime = \"90m\"\nuntil = 0.9");
+        let lr = "{ distribution = \"log_uniform\", min = 1e-4, max = 1 }";
+        file(&head, &format!("\"train.batch_size\" = [4, 8]\n\"optimizer.lr\" = {lr}")) + start
+    };
+    let start = "[[sweep.start]]\noptimizer.lr = 0.05\n[[sweep.start]]\n\"train.batch_size\" = 4\n";
+    let sweep = good(&text("gp", start), &[]);
+    assert_eq!(sweep.time, Some(std::time::Duration::from_mins(90)));
+    assert_eq!((sweep.until, sweep.search.start.len()), (Some(0.9), 2));
+    assert_eq!(sweep.search.start[0], [("optimizer.lr".to_owned(), json!(0.05))]);
+    // The line of the caret, counted from the last.
+    for (start, above, expected) in [
+        ("optimizer.lr = 2.0\n", 0, "2.0 is not in the search space of `optimizer.lr`"),
+        ("\"train.batch_size\" = 5\n", 0, "5 is not in the search space"),
+        ("train.epochs = 5\n", 0, "`train.epochs` is not a parameter of the search"),
+        ("", 0, "changes nothing"),
+        (
+            "optimizer.lr = 0.1\n[[sweep.start]]\noptimizer.lr = 0.10\n",
+            1,
+            "has the settings of trial 1",
+        ),
+    ] {
+        let whole = text("tpe", &format!("[[sweep.start]]\n{start}"));
+        refused(&whole, &[], whole.lines().count() - above, &[expected]);
+    }
+    let fixed = file("method = \"grid\"", LR) + start;
+    refused(&fixed, &[], fixed.lines().count() - 3, &["`method = \"grid\"` does not use it"]);
+    refused(&text("tpe", ""), &["sweep.time=0s"], 0, &["must be greater than 0"]);
+}
+
+#[test]
 fn an_experiment_takes_hydras_spaces_and_keys_of_the_sweep_from_the_command_line() {
     let words = [
         "optimizer.lr=tag(log, interval(1e-3, 1))",

@@ -25,7 +25,8 @@ impl Session<'_> {
             points.iter().take(left).cloned().collect()
         } else {
             let repeats = self.repeated.as_ref().map_or(1, Repeated::n);
-            let independent = self.method.n_independent().saturating_mul(repeats);
+            let n_start = self.order.sweep.search.start.len();
+            let independent = self.method.n_independent().max(n_start).saturating_mul(repeats);
             let known = independent.saturating_sub(self.trials.len());
             self.draws_ahead(first, left.min(known).min(MAX_CHECKED))?
         };

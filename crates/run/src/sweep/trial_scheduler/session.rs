@@ -125,9 +125,7 @@ impl<'a> Session<'a> {
         let mut stopped: Option<SweepEnd> = None;
         self.follow_running(scope, journal, &inbox.sender)?;
         loop {
-            if stopped.is_none() && self.trainer.is_extended() {
-                stopped = Some(SweepEnd::Extended);
-            }
+            stopped = stopped.or_else(|| self.limit());
             let mut is_exhausted = false;
             let capacity = self.capacity();
             self.view.has_capacity(capacity);
@@ -180,6 +178,16 @@ impl<'a> Session<'a> {
                 self.running.iter().for_each(|running| running.job.waker.wake());
             }
         }
+    }
+
+    /// Why no further trial starts, though some are left.
+    fn limit(&self) -> Option<SweepEnd> {
+        let limits = [
+            (self.trainer.is_extended(), SweepEnd::Extended),
+            (self.order.is_reached(&self.trials), SweepEnd::Reached),
+            (self.order.is_out_of_time(), SweepEnd::OutOfTime),
+        ];
+        limits.into_iter().find_map(|(holds, end)| holds.then_some(end))
     }
 
     /// Retries failed trials if requested, and those that could not write in any case. Returns
@@ -304,7 +312,8 @@ impl<'a> Session<'a> {
         if drawn.is_none() && trials.is_empty() { Err(Error::NothingLeft) } else { Ok(drawn) }
     }
 
-    /// The values that the method proposes; if a trial has had them, untried ones.
+    /// The first of `[[sweep.start]]` that no trial has had; else the values that the method
+    /// proposes, or others if a trial has had these.
     fn draw_setting(
         &self,
         search: &Search,
@@ -313,6 +322,9 @@ impl<'a> Session<'a> {
         tried: &Tried,
     ) -> Option<Values> {
         let base = &self.base;
+        if let Some(values) = search.start.iter().find(|values| !tried.has(values, base)) {
+            return Some(values.clone());
+        }
         let ranking = &self.ranking;
         let request = ProposalRequest { search, base, ranking, number, trials, tried };
         let proposed = self.method.propose(&request).filter(|values| !tried.has(values, base));

@@ -156,6 +156,66 @@ fn all_trials_run_once_and_the_best_is_found() {
 }
 
 #[test]
+fn settings_to_start_with_come_first_and_only_once() {
+    for method in ["random", "tpe", "gp"] {
+        let mut lab = SweepFixture::new(method, 5);
+        let start = |lr: f64| vec![("optimizer.lr".to_owned(), json!(lr))];
+        lab.sweep.search.start = vec![start(0.25), start(0.75)];
+        let fake = fake(|_, _| Outcome::Done);
+        let (_, trials) = lab.run(&fake);
+        let rates = |trials: &[Trial]| -> Vec<f64> {
+            trials.iter().map(|trial| trial.values[0].1.as_f64().unwrap()).collect()
+        };
+        assert_eq!(&rates(&trials)[..2], [0.25, 0.75]);
+        assert_eq!(trials.len(), 5);
+        // Another one is known later; the earlier ones are not trained again.
+        let mut more = lab;
+        (more.sweep.trials, more.sweep.search.start) = (Some(7), vec![start(0.25), start(0.5)]);
+        let (_, story) = run(SweepRequest { extend: true, ..more.order() }, &fake).unwrap();
+        let rates = rates(&story.trials);
+        assert_eq!((rates.len(), rates[5]), (7, 0.5));
+        assert_eq!(rates.iter().filter(|rate| **rate == 0.25).count(), 1);
+    }
+}
+
+#[test]
+fn a_sweep_ends_with_the_trial_that_is_good_enough_and_goes_on_for_a_better_one() {
+    let undisturbed = SweepFixture::new("random", 30).run(&fake(|_, _| Outcome::Done)).1;
+    let value = |trial: &Trial| trial.value(Mode::Min).unwrap();
+    let mut lab = SweepFixture::new("random", 30);
+    lab.sweep.until = Some(0.3);
+    let fake = fake(|_, _| Outcome::Done);
+    let (ended, trials) = lab.run(&fake);
+    let first = undisturbed.iter().position(|trial| value(trial) <= 0.3).unwrap();
+    assert_eq!((ended, trials.len()), (SweepEnd::Reached, first + 1));
+    assert_eq!(lab.run(&fake), (SweepEnd::Reached, trials));
+    lab.sweep.until = Some(-1.0);
+    let (ended, trials) = lab.run(&fake);
+    assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 0 }, 30));
+    assert!(trials.iter().zip(&undisturbed).all(|(a, b)| a.values == b.values));
+}
+
+#[test]
+fn a_sweep_whose_time_is_over_saves_its_trials_and_the_same_command_goes_on() {
+    let lab = SweepFixture::new("random", 3);
+    let slow = fake(|start, _| {
+        if start == 1 {
+            return Outcome::Done;
+        }
+        std::thread::sleep(Duration::from_millis(800));
+        Outcome::Stopped
+    });
+    let deadline = Some(Instant::now() + Duration::from_millis(400));
+    let (ended, story) = run(SweepRequest { deadline, ..lab.order() }, &slow).unwrap();
+    let states: Vec<State> = story.trials.iter().map(|trial| trial.state).collect();
+    assert_eq!((ended, &states[..]), (SweepEnd::OutOfTime, &[State::Finished, State::Running][..]));
+    let fake = fake(|_, _| Outcome::Done);
+    let (ended, trials) = lab.run(&fake);
+    assert_eq!((ended, trials.len()), (SweepEnd::Done { failed: 0 }, 3));
+    assert!(fake.seen.lock().unwrap()[0].0, "it was resumed");
+}
+
+#[test]
 fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
     for method in ["random", "tpe"] {
         let whole = SweepFixture::new(method, 14);

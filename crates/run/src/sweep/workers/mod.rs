@@ -120,7 +120,7 @@ impl SharedSweep<'_> {
         });
         // One that stops or has lost its disk is waited for.
         let is_over = match &ended {
-            Ok((ended, _)) => matches!(ended, SweepEnd::Done { .. }),
+            Ok((ended, _)) => matches!(ended, SweepEnd::Done { .. } | SweepEnd::Reached),
             Err(error) => error.is_refusal(),
         };
         if is_over {
@@ -183,6 +183,11 @@ impl SharedSweep<'_> {
                 let story = journal::read(&folder)?;
                 let story = story.ok_or(Error::NoSweep { folder })?;
                 return Ok((SweepEnd::Stopped { interrupted }, story));
+            }
+            if self.order.is_out_of_time() && !is_leading.load(Ordering::Acquire) {
+                let story = journal::read(&folder)?;
+                let story = story.ok_or(Error::NoSweep { folder })?;
+                return Ok((SweepEnd::OutOfTime, story));
             }
             match lock_holder(&folder) {
                 None => {
