@@ -131,6 +131,7 @@ fn data_plan() -> DataPlan {
         train_transforms: vec![],
         val_transforms: vec![],
         mixup: None,
+        pad_to_longest: false,
     }
 }
 

@@ -82,6 +82,12 @@ pub trait Dataset: Send + Sync {
     /// Name of sample `index` in messages: its file, if it has one.
     fn name(&self, index: usize) -> String;
 
+    /// Places of sample `index` before its padding, along the first dimension of both shapes, where
+    /// samples are filled up with what counts for nothing.
+    fn length(&self, _index: usize) -> Option<usize> {
+        None
+    }
+
     /// The file of sample `index`, and its line there, from 1, if the file holds several; `None` if
     /// it was made of several places.
     fn origin(&self, _index: usize) -> Option<(PathBuf, Option<u64>)> {

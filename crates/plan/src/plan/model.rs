@@ -80,6 +80,10 @@ pub struct ModelFacts {
     /// Prefixes of the names of the head's parameters.
     #[serde(default)]
     pub head: Vec<String>,
+    /// True if what stands at the end of a sample changes nothing before it, so that padding there
+    /// can be left out.
+    #[serde(default)]
+    pub ignores_padding: bool,
 }
 
 impl ModelFacts {

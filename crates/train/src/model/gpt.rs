@@ -112,6 +112,10 @@ impl Architecture for GptConfig {
         Ok(Box::new(gpt))
     }
 
+    fn ignores_padding(&self) -> bool {
+        true
+    }
+
     fn takes(&self) -> &'static [Modality] {
         &[Modality::Text]
     }

@@ -5,13 +5,15 @@ mod budget;
 mod token_cache;
 mod token_buffer;
 mod entries;
+mod entry_file;
 mod documents;
 mod tokens;
 pub(crate) mod instructions;
+mod conversation;
 mod chat;
 
 pub use chat::Chat;
-pub use instructions::{Instructions, prompt};
+pub use instructions::{Instructions, end_of_answers, prompt};
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
 pub use tokens::{Tokens, encode};
