@@ -221,6 +221,7 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
             _ => targets(&plan.model.target, samples),
         },
         samples: samples.to_vec(),
+        segments: None,
         unreadable: 0,
     }
 }

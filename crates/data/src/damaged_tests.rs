@@ -145,6 +145,7 @@ fn a_damaged_tokenizer_or_list_of_instructions_is_used_or_refused_with_its_name(
             tokenizer: path.clone(),
             seq_len: 16,
             val_ratio: 0.5,
+            packing: false,
             mask_prompt: true,
             eos_token: None,
             sample_tokens: None,

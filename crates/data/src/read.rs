@@ -91,8 +91,8 @@ pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<
     of_short_lines(bytes).map_err(Error::reading(what, path, expected))
 }
 
-/// The bytes of a text, unpacked if its name ends in `.gz` or `.zst`, and without a byte order mark.
-/// Messages call the file `what`.
+/// The bytes of a text, unpacked if its name ends in `.gz` or `.zst`, and without a byte order
+/// mark. Messages call the file `what`.
 pub(crate) fn text(
     what: &'static str,
     path: &Path,

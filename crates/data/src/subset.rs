@@ -78,6 +78,10 @@ impl Dataset for Subset {
         self.whole.length(self.place(index))
     }
 
+    fn segments(&self, index: usize) -> Option<Vec<usize>> {
+        self.whole.segments(self.place(index))
+    }
+
     fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
         self.whole.origin(self.place(index))
     }

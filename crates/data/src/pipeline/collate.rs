@@ -6,6 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::error::{Error, SampleError};
 use crate::failpoint;
+use crate::ops::Segments;
 use crate::pipeline::mixup::{Mixture, Sample, StepKey};
 use crate::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::plan::{MixupPlan, OnBadSample};
@@ -284,7 +285,10 @@ fn to_batch(
         Ok((inputs, targets?))
     });
     let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
-    Ok(Batch { inputs, targets, samples, unreadable: 0 })
+    let segments: Option<Vec<Vec<usize>>> =
+        samples.iter().map(|&sample| dataset.segments(sample as usize)).collect();
+    let segments = segments.filter(|all| !all.is_empty()).map(Segments::new);
+    Ok(Batch { inputs, targets, samples, segments, unreadable: 0 })
 }
 
 /// Builds a tensor of labels: u32, or i64 if some of them do not count.

@@ -130,6 +130,10 @@ impl Architecture for LlamaConfig {
         true
     }
 
+    fn keeps_texts_apart(&self) -> bool {
+        true
+    }
+
     fn takes(&self) -> &'static [Modality] {
         &[Modality::Text]
     }
@@ -297,14 +301,15 @@ impl SelfAttention {
 
     /// (n, t, width) -> (n, t, width).
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.rope)?;
-        let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
+        let texts = pass.segments.as_ref();
+        let q = ops::rotary_in(texts, &self.q.forward(x, pass)?, self.heads, self.rope)?;
+        let k = ops::rotary_in(texts, &self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
         let times = self.heads / self.kv_heads;
         let k = ops::repeat_heads(&k, self.kv_heads, times)?;
         let v = ops::repeat_heads(&self.v.forward(x, pass)?, self.kv_heads, times)?;
         let (precision, dropout) = (pass.precision, self.dropout.drawn(pass));
         let attention = Attention { heads: self.heads, causal: true, dropout, precision };
-        self.o.forward(&ops::attention(&q, &k, &v, attention)?, pass)
+        self.o.forward(&ops::attention_in(texts, [&q, &k, &v], attention)?, pass)
     }
 
     /// [`SelfAttention::forward`] in a graph of ONNX.

@@ -182,7 +182,8 @@ fn is_ours(key: &str, value: &Value) -> bool {
         _ if WITHOUT_EFFECT.contains(&key) || is_off => true,
         "peft_type" => value == "LORA",
         "bias" => value == "none",
-        // Others, such as `pissa` and `olora`, take what the adapters begin with out of the weights.
+        // Others, such as `pissa` and `olora`, take what the adapters begin with out of the
+        // weights.
         "init_lora_weights" => {
             let words = ["gaussian", "eva", "orthogonal"];
             value.is_boolean() || value.as_str().is_some_and(|word| words.contains(&word))

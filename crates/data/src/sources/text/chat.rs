@@ -18,8 +18,10 @@ use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::conversation::Conversation;
-use crate::sources::text::entries::{Counted, CutEntry, Entries, EntryCheck, SampleForm};
+use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::samples::SampleForm;
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
@@ -53,6 +55,12 @@ pub struct Chat {
     /// ignores padding).
     #[schemars(range(min = 2, max = 65_536), example = 1024)]
     pub seq_len: usize,
+    /// pack several short conversations into each sample to train on. None sees anything of the
+    /// others, and its positions count from 0: each has the logits that it would have alone. An
+    /// epoch has fewer samples, of about the same length.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub packing: bool,
     /// fraction of the conversations, at the end, held out for validation, unless
     /// `data.val_fraction` or `data.folds` is given.
     #[serde(default = "a_tenth")]
@@ -97,8 +105,9 @@ impl DataSource for Chat {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
         let check = EntryCheck::Survey(request.on_bad_sample);
         let (splits, entries, notes) = self.splits(&request.split, check)?;
-        let line =
-            format!("{}, {}, {counts}", self.file.display(), entries.length_words(self.seq_len));
+        let lengths = entries.length_words(self.seq_len);
+        let packs = if self.packing { ", packed" } else { "" };
+        let line = format!("{}, {lengths}, {counts}{packs}", self.file.display());
         let held = Bytes(entries.held());
         Ok(Survey { notes, line, held, ..Survey::of(&splits) })
     }
@@ -169,9 +178,10 @@ impl Chat {
             seq_len: self.seq_len,
             end,
             all_count: false,
+            packing: self.packing,
         };
         let classes = tokenizer.vocabulary();
-        let (splits, told) = form.splits(&entries, self.val_ratio, split, check, classes)?;
+        let (splits, told) = splits(&form, &entries, self.val_ratio, split, check, classes)?;
         notes.extend(told);
         Ok((splits, entries, notes))
     }

@@ -2,8 +2,8 @@
 //! of them is learnt.
 //!
 //! Forms: `messages` (TRL, transformers), `conversations` (ShareGPT), and `instruction`, `input`,
-//! `output` (Alpaca, with LLaMA-Factory's `system` and `history`). A key that changes what the model
-//! would see is honoured or refused; other keys are reported as unused.
+//! `output` (Alpaca, with LLaMA-Factory's `system` and `history`). A key that changes what the
+//! model would see is honoured or refused; other keys are reported as unused.
 
 use std::collections::BTreeSet;
 

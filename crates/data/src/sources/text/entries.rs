@@ -1,24 +1,16 @@
-//! Texts of unequal lengths as tokens, of which some count: each is one sample.
+//! Texts of unequal lengths as tokens, of which some count.
 //!
 //! They are cut once, by all threads; those of large files are kept, and read by all ranks where
 //! they lie (`token_cache.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use rayon::prelude::*;
-
-use crate::error::{Error, SampleError, shown};
-use crate::plan::{OnBadSample, SplitPlan};
-use crate::rng::Key;
-use crate::sources::holdout::{Parts, SampleIndices};
+use crate::read;
 use crate::sources::text::token_buffer::TokenBuffer;
-use crate::sources::text::token_cache::{CHECKSUM, CacheCheck, Cacheable};
+use crate::sources::text::token_cache::{CHECKSUM, Cacheable};
 use crate::sources::text::token_file::TokenFile;
-use crate::{Dataset, IGNORED, Splits, Target, read};
 
 /// Magic bytes of a cached file.
 const FORMAT: &[u8; 16] = b"ddprun entries 2";
@@ -90,41 +82,20 @@ impl Entries {
         self.wrong.get(&index).map(String::as_str)
     }
 
-    /// A note of the keys that have no effect, if there are some.
-    fn unused_note(&self, form: &SampleForm) -> Option<String> {
-        const MAX_NAMES: usize = 10;
-        let named = self.unused.iter().take(MAX_NAMES).map(|key| format!("`{key}`"));
-        let mut named = named.collect::<Vec<_>>().join(", ");
-        let more = self.unused.len().saturating_sub(MAX_NAMES);
-        if more > 0 {
-            named += &format!(" and {more} more");
-        }
-        let nouns = form.plural();
-        (!self.unused.is_empty()).then(|| format!("keys of {nouns} that have no effect: {named}"))
+    /// The first entry that cannot be used, by its place, why, and how many there are.
+    pub(super) fn first_wrong(&self) -> Option<(u64, &str, usize)> {
+        let (&index, why) = self.wrong.first_key_value()?;
+        Some((self.line(index), why, self.wrong.len()))
     }
 
-    /// Refuses entries that cannot be used, or notes them where such samples are skipped.
-    fn wrong_note(
-        &self,
-        form: &SampleForm,
-        on_bad_sample: OnBadSample,
-    ) -> Result<Option<String>, Error> {
-        let Some((&index, why)) = self.wrong.first_key_value() else { return Ok(None) };
-        let (line, unit) = (self.line(index), self.unit);
-        let of = format!("{} of {}", self.wrong.len(), form.several(self.len()));
-        if on_bad_sample == OnBadSample::Skip && self.wrong.len() < self.len() {
-            return Ok(Some(format!("{of} cannot be used and are skipped; {unit} {line}: {why}")));
-        }
-        let what = match self.wrong.len() {
-            1 => why.clone(),
-            _ => format!("{why} ({of} cannot be used)"),
-        };
-        let help = "repair it; `data.on_bad_sample = \"skip\"` leaves such ones out";
-        let (path, help) = (form.path.clone(), help.to_owned());
-        Err(match unit {
-            "line" => Error::Cell { path, line, what, help },
-            _ => Error::WithHelp { path, what: format!("{unit} {line}: {what}"), help },
-        })
+    /// "line", or "entry" of a list.
+    pub(super) fn unit(&self) -> &'static str {
+        self.unit
+    }
+
+    /// Keys of some entry that have no effect.
+    pub(super) fn unused(&self) -> &BTreeSet<String> {
+        &self.unused
     }
 
     /// Bytes that each rank holds in memory.
@@ -137,7 +108,7 @@ impl Entries {
     }
 
     /// Number of tokens of an entry.
-    fn n_tokens(&self, index: usize) -> usize {
+    pub(super) fn n_tokens(&self, index: usize) -> usize {
         (self.ends[index].0 - self.start(index)) as usize
     }
 
@@ -153,7 +124,7 @@ impl Entries {
     }
 
     /// Numbers of tokens of the entries that can be used.
-    fn lengths(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn lengths(&self) -> impl Iterator<Item = usize> {
         let used = (0..self.len()).filter(|&index| self.wrong(index).is_none());
         used.map(|index| self.n_tokens(index))
     }
@@ -163,20 +134,6 @@ impl Entries {
         let lengths: Vec<usize> = self.lengths().collect();
         let median = if lengths.is_empty() { 0 } else { median(lengths) };
         format!("up to {seq_len} tokens (median {median})")
-    }
-
-    /// A note of the entries that have more tokens than a sample, if there are some.
-    fn cut_note(&self, form: &SampleForm) -> Option<String> {
-        // The last token is only expected.
-        let cut = self.lengths().filter(|&length| length > form.seq_len + 1).count();
-        let longest = self.lengths().max().unwrap_or(0);
-        let (of, seq_len) = (form.several(self.len()), form.seq_len);
-        (cut > 0).then(|| {
-            format!(
-                "{cut} of {of} are longer than `data.seq_len = {seq_len}` and are cut; the longest has \
-                 {longest} tokens"
-            )
-        })
     }
 }
 
@@ -241,287 +198,10 @@ impl Cacheable for Entries {
     }
 }
 
-/// Splits `n` entries into parts: the last ones validate, a share of `val_ratio`, unless `split`
-/// holds out some at random. `noun` names entries in messages.
-fn parts(
-    n: usize,
-    noun: &str,
-    val_ratio: f64,
-    split: &SplitPlan,
-) -> Result<Parts<SampleIndices>, String> {
-    let share = if split.holds_val() { 0.0 } else { val_ratio };
-    let n_val = (n as f64 * share).round() as usize;
-    let n_train = n.saturating_sub(n_val);
-    if n_train == 0 || (n_val == 0 && !split.holds_val()) {
-        return Err(format!(
-            "`data.val_ratio` leaves {n_train} of its {n} {noun} to train on and {n_val} to \
-             validate on"
-        ));
-    }
-    let places = |range: Range<usize>| SampleIndices(range.map(|place| place as u32).collect());
-    Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
-}
-
-/// Reason why no token of a sample counts.
-#[derive(Clone, Copy)]
-enum UncountedReason {
-    /// `seq_len` cuts its answers off, which begin after so many tokens.
-    CutOff(usize),
-    /// It has no answer to learn, or the tokenizer has no token for it.
-    Unanswered,
-}
-
-/// Refuses parts of which no sample has a token that counts; where some have none, says how many.
-fn uncounted(
-    parts: &Parts<SampleIndices>,
-    entries: &Entries,
-    form: &SampleForm,
-) -> Result<Vec<String>, Error> {
-    let empty = SampleIndices::default();
-    let named = [("train", &parts.train), ("validate", &parts.val)];
-    let named = named.into_iter().chain([("test", parts.test.as_ref().unwrap_or(&empty))]);
-    let mut all = 0;
-    let mut cut = Vec::new();
-    let mut unanswered = 0;
-    for (word, SampleIndices(places)) in named {
-        let idle: Vec<UncountedReason> =
-            places.par_iter().filter_map(|&at| form.why_idle(entries, at)).collect();
-        let begins = begins(&idle);
-        if idle.len() == places.len() && !places.is_empty() {
-            let path = form.path.clone();
-            let of = form.several(places.len());
-            let what = format!("none of the {of} to {word} on has a token that counts: ");
-            return Err(if begins.is_empty() {
-                let what = what
-                    + "they have no answers to learn for which the \
-                                   tokenizer has tokens";
-                Error::Format { path, what }
-            } else {
-                let seq_len = form.seq_len;
-                let what = what + &format!("`data.seq_len = {seq_len}` cuts the answers off");
-                Error::AnswersCutOff { path, what, begin: median(begins) }
-            });
-        }
-        all += places.len();
-        unanswered += idle.len() - begins.len();
-        cut.extend(begins);
-    }
-    let mut notes = Vec::new();
-    if !cut.is_empty() {
-        notes.push(format!(
-            "{} of {} without a token that counts: `data.seq_len = {}` cuts their answers off, half \
-             of which begin after {} tokens",
-            cut.len(),
-            form.several(all),
-            form.seq_len,
-            median(cut)
-        ));
-    }
-    if unanswered > 0 {
-        notes.push(format!(
-            "{unanswered} of {} without a token that counts: they have no answers to learn for which \
-             the tokenizer has tokens",
-            form.several(all)
-        ));
-    }
-    Ok(notes)
-}
-
-/// Tokens before the answers that are cut off.
-fn begins(idle: &[UncountedReason]) -> Vec<usize> {
-    let begin = |idle: &UncountedReason| match idle {
-        UncountedReason::CutOff(begin) => Some(*begin),
-        UncountedReason::Unanswered => None,
-    };
-    idle.iter().filter_map(begin).collect()
-}
-
-fn median(mut of: Vec<usize>) -> usize {
+/// The median of some numbers, at least one.
+pub(super) fn median(mut of: Vec<usize>) -> usize {
     of.sort_unstable();
     of[of.len() / 2]
-}
-
-/// Thoroughness of the opening of a file of entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryCheck {
-    /// All entries are checked, once for all ranks.
-    Survey(OnBadSample),
-    /// They were checked before.
-    Open,
-}
-
-impl EntryCheck {
-    pub(super) fn of_cache(self) -> CacheCheck {
-        match self {
-            Self::Survey(_) => CacheCheck::Whole,
-            Self::Open => CacheCheck::Header,
-        }
-    }
-}
-
-/// Some of the entries as samples.
-struct Samples {
-    entries: Arc<Entries>,
-    form: SampleForm,
-    places: Vec<u32>,
-    shape: [usize; 1],
-}
-
-/// Form of the samples made of entries.
-#[derive(Clone, Debug)]
-pub(super) struct SampleForm {
-    /// The file, and what an entry of it is called.
-    pub(super) path: PathBuf,
-    pub(super) noun: &'static str,
-    /// Tokens of a sample.
-    pub(super) seq_len: usize,
-    /// Token that fills up a sample.
-    pub(super) end: u32,
-    /// True if all tokens count.
-    pub(super) all_count: bool,
-}
-
-impl SampleForm {
-    /// Reason why no token counts, if none before the sample's end does.
-    fn why_idle(&self, entries: &Entries, at: u32) -> Option<UncountedReason> {
-        let counts =
-            |(index, (_, counts)): &(usize, Counted)| *index > 0 && (*counts || self.all_count);
-        let first = |most: usize| {
-            let tokens = entries.read(at as usize, most).unwrap_or_default();
-            tokens.into_iter().enumerate().find(counts).map(|(index, _)| index)
-        };
-        // What is wrong with an entry that cannot be cut is told elsewhere.
-        let is_wrong = entries.wrong(at as usize).is_some();
-        if is_wrong || first(self.seq_len + 1).is_some() {
-            return None;
-        }
-        Some(first(usize::MAX).map_or(UncountedReason::Unanswered, UncountedReason::CutOff))
-    }
-
-    /// Splits entries into samples: the last ones validate, a share of `val_ratio`, unless `split`
-    /// holds out some at random.
-    pub(super) fn splits(
-        self,
-        entries: &Arc<Entries>,
-        val_ratio: f64,
-        split: &SplitPlan,
-        check: EntryCheck,
-        classes: Vec<String>,
-    ) -> Result<(Splits, Vec<String>), Error> {
-        let mut notes = match check {
-            EntryCheck::Survey(on_bad_sample) => {
-                let wrong = entries.wrong_note(&self, on_bad_sample)?;
-                let others = [entries.unused_note(&self), entries.cut_note(&self)];
-                wrong.into_iter().chain(others.into_iter().flatten()).collect()
-            }
-            EntryCheck::Open => Vec::new(),
-        };
-        let dealt = parts(entries.len(), &self.plural(), val_ratio, split)
-            .map_err(|what| Error::Format { path: self.path.clone(), what })?;
-        if let EntryCheck::Survey(_) = check {
-            notes.extend(uncounted(&dealt, entries, &self)?);
-        }
-        let Parts { train, val, test } = dealt;
-        let part = |places: SampleIndices| -> Arc<dyn Dataset> {
-            Arc::new(Samples::new(entries.clone(), self.clone(), places))
-        };
-        let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
-        Ok((splits, notes))
-    }
-
-    /// "conversations"
-    fn plural(&self) -> String {
-        let stem = self.noun.strip_suffix('y');
-        stem.map_or_else(|| format!("{}s", self.noun), |stem| format!("{stem}ies"))
-    }
-
-    /// "3 conversations"
-    fn several(&self, n: usize) -> String {
-        if n == 1 { format!("1 {}", self.noun) } else { format!("{n} {}", self.plural()) }
-    }
-}
-
-impl Samples {
-    fn new(entries: Arc<Entries>, form: SampleForm, SampleIndices(places): SampleIndices) -> Self {
-        let shape = [form.seq_len];
-        Self { entries, form, places, shape }
-    }
-
-    fn place(&self, index: usize) -> usize {
-        self.places[index] as usize
-    }
-}
-
-impl Dataset for Samples {
-    fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn target_shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn classifies(&self) -> bool {
-        true
-    }
-
-    fn name(&self, index: usize) -> String {
-        let noun = self.form.noun;
-        let line = self.entries.line(self.place(index));
-        format!("{noun} {line} of `{}`", shown(&self.form.path))
-    }
-
-    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
-        Some((self.form.path.clone(), Some(self.entries.line(self.place(index)))))
-    }
-
-    /// The last token is only expected.
-    fn length(&self, index: usize) -> Option<usize> {
-        let tokens = self.entries.n_tokens(self.place(index));
-        Some(tokens.saturating_sub(1).clamp(1, self.form.seq_len))
-    }
-
-    fn load(
-        &self,
-        index: usize,
-        _: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError> {
-        let SampleForm { noun, seq_len, end, all_count, .. } = self.form;
-        let place = self.place(index);
-        let path = || self.form.path.clone();
-        if let Some(why) = self.entries.wrong(place) {
-            let reason = format!("{noun} {}: {why}", self.entries.line(place));
-            return Err(SampleError::Decode { path: path(), reason });
-        }
-        let entry = self.entries.read(place, seq_len + 1);
-        let entry = entry.map_err(|source| SampleError::Io { path: path(), source })?;
-        let (tokens, counts): (Vec<u32>, Vec<bool>) = entry.into_iter().unzip();
-        let (seen, next) = padded(tokens, |i| all_count || counts[i], seq_len, end);
-        values.extend(seen.into_iter().map(|token| token as f32));
-        Ok(Target::Classes(next))
-    }
-}
-
-/// Input of `tokens` in a context of `seq_len`, and the token that is to follow each one; the rest
-/// is filled with `end`, which does not count there. `counts` is true for tokens that count.
-pub(super) fn padded(
-    mut tokens: Vec<u32>,
-    counts: impl Fn(usize) -> bool,
-    seq_len: usize,
-    end: u32,
-) -> (Vec<u32>, Vec<u32>) {
-    tokens.truncate(seq_len + 1);
-    let counted = |i: usize| if counts(i) { tokens[i] } else { IGNORED };
-    let mut next: Vec<u32> = (1..tokens.len()).map(counted).collect();
-    next.resize(seq_len, IGNORED);
-    tokens.truncate(tokens.len().saturating_sub(1));
-    tokens.resize(seq_len, end);
-    (tokens, next)
 }
 
 #[cfg(test)]
@@ -538,11 +218,6 @@ mod tests {
         Entries { unused, ..Entries::new(all, "line") }
     }
 
-    fn form() -> SampleForm {
-        let (path, end) = ("chats.jsonl".into(), 9);
-        SampleForm { path, noun: "conversation", seq_len: 4, end, all_count: false }
-    }
-
     fn read(entries: &Entries) -> Vec<(u64, Vec<Counted>)> {
         (0..entries.len()).map(|i| (entries.line(i), entries.read(i, 9).unwrap())).collect()
     }
@@ -554,10 +229,9 @@ mod tests {
         let bytes = [entries().encode().unwrap(), vec![0; CHECKSUM]].concat();
         let opened = |bytes: &[u8]| {
             crate::files::write_atomic(&path, bytes).unwrap();
-            Entries::open(&path).map(|entries| (read(&entries), entries.unused_note(&form())))
+            Entries::open(&path).map(|entries| (read(&entries), entries.unused().clone()))
         };
-        let note = "keys of conversations that have no effect: `id`, `messages.name`";
-        assert_eq!(opened(&bytes), Some((read(&entries()), Some(note.to_owned()))));
+        assert_eq!(opened(&bytes), Some((read(&entries()), entries().unused().clone())));
         (0..bytes.len()).for_each(|length| drop(opened(&bytes[..length])));
         for at in 0..bytes.len() {
             for bit in 0..8 {
@@ -566,31 +240,5 @@ mod tests {
                 drop(opened(&flipped));
             }
         }
-    }
-
-    #[test]
-    fn an_entry_that_cannot_be_cut_is_a_bad_sample_and_nothing_is_kept() {
-        let wrong = (4, Err("no".to_owned()));
-        let all = vec![cut(2, &[(5, true); 3]), wrong.clone(), cut(6, &[(7, true); 3])];
-        let entries = Entries::new(all, "line");
-        let (form, skip) = (form(), OnBadSample::Skip);
-        let told = entries.wrong_note(&form, OnBadSample::Error).unwrap_err().to_string();
-        assert_eq!(told, "`chats.jsonl`, line 4: no");
-        let note = entries.wrong_note(&form, skip).unwrap().unwrap();
-        assert_eq!(note, "1 of 3 conversations cannot be used and are skipped; line 4: no");
-        let none = Entries::new(vec![wrong], "entry").wrong_note(&form, skip).unwrap_err();
-        assert_eq!(none.to_string(), "`chats.jsonl`: entry 4: no");
-        assert!(entries.encode().is_none());
-        let samples = Samples::new(Arc::new(entries), form, SampleIndices(vec![2, 1]));
-        let mut values = Vec::new();
-        let next = samples.load(0, None, &mut values).unwrap();
-        let none = crate::IGNORED;
-        assert_eq!(
-            (values, next),
-            (vec![7.0, 7.0, 9.0, 9.0], Target::Classes(vec![7, 7, none, none]))
-        );
-        let error = samples.load(1, None, &mut Vec::new()).unwrap_err().to_string();
-        assert!(error.contains("`chats.jsonl`: conversation 4: no"), "{error}");
-        assert_eq!(samples.name(0), "conversation 6 of `chats.jsonl`");
     }
 }

@@ -20,8 +20,10 @@ use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::text::entries::{Counted, CutEntry, Entries, EntryCheck, SampleForm};
+use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::samples::SampleForm;
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
@@ -35,8 +37,8 @@ const EXPECTED: &str = "a JSON list of `instruction`, `input` and `output`, in A
 pub struct Instructions {
     /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, one such
     /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of
-    /// Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over all counted tokens of the global batch,
-    /// whatever their distribution over passes and ranks.
+    /// Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over all counted
+    /// tokens of the global batch, whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
     /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
@@ -46,6 +48,12 @@ pub struct Instructions {
     /// padding).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
+    /// pack several short entries into each sample to train on. None sees anything of the others,
+    /// and its positions count from 0: each has the logits that it would have alone. An epoch has
+    /// fewer samples, of about the same length.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub packing: bool,
     /// fraction of the entries, at the end, held out for validation, unless `data.val_fraction` or
     /// `data.folds` is given.
     #[serde(default = "a_tenth")]
@@ -55,9 +63,9 @@ pub struct Instructions {
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,
-    /// token that ends an answer. Default: the `eos_token` of the `tokenizer_config.json` beside the
-    /// tokenizer, else the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`,
-    /// `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
+    /// token that ends an answer. Default: the `eos_token` of the `tokenizer_config.json` beside
+    /// the tokenizer, else the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`, `<|im_end|>`,
+    /// `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
     /// at the end of a run on one machine, sample this many tokens with the best weights and print
@@ -95,7 +103,8 @@ impl DataSource for Instructions {
             open_with(self, &tokenizer, &request.split, EntryCheck::Survey(request.on_bad_sample))?;
         let held = Bytes(entries.held());
         let lengths = entries.length_words(self.seq_len);
-        let line = format!("{}, {lengths}, {counts}", self.file.display());
+        let packs = if self.packing { ", packed" } else { "" };
+        let line = format!("{}, {lengths}, {counts}{packs}", self.file.display());
         Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
 
@@ -213,14 +222,15 @@ fn open_with(
         seq_len: source.seq_len,
         end,
         all_count: !source.mask_prompt,
+        packing: source.packing,
     };
     let classes = tokenizer.vocabulary();
-    let (splits, notes) = form.splits(&entries, source.val_ratio, split, check, classes)?;
+    let (splits, notes) = splits(&form, &entries, source.val_ratio, split, check, classes)?;
     Ok((splits, entries, notes))
 }
 
-/// The token that ends an answer: the one `named`, that of the configuration beside the tokenizer at
-/// `path`, or a usual one.
+/// The token that ends an answer: the one `named`, that of the configuration beside the tokenizer
+/// at `path`, or a usual one.
 ///
 /// # Errors
 ///
@@ -283,6 +293,7 @@ mod tests {
             tokenizer: write(folder),
             seq_len,
             val_ratio: 0.34,
+            packing: false,
             mask_prompt: false,
             eos_token: None,
             sample_tokens: None,

@@ -59,7 +59,8 @@ pub struct Tokens {
     pub vocab_size: usize,
     /// type of the tokens in `train_file` and `val_file`, little-endian: "uint16", "uint32" or
     /// "int64". Default: told by the size of `train_file` and the range of its tokens; where it
-    /// may be several, 16 bits for vocabularies of up to 65,536, else 32. A .npy file needs no type.
+    /// may be several, 16 bits for vocabularies of up to 65,536, else 32. A .npy file needs no
+    /// type.
     #[serde(default)]
     #[schemars(example = &"uint32")]
     pub token_dtype: Option<TokenDtype>,

@@ -57,6 +57,7 @@ fn source(folder: &Path, text: &str) -> Chat {
         chat_template: Some("chatml".into()),
         seq_len: 64,
         val_ratio: 0.5,
+        packing: false,
         mask_prompt: true,
         eos_token: Some("<|im_end|>".to_owned()),
         sample_tokens: None,
