@@ -229,12 +229,12 @@ impl Work {
         if self.is_text() {
             let inputs = Tensor::from_vec(classes(elements), shape.clone(), &Device::Cpu)?;
             let targets = Tensor::from_vec(classes(elements), shape, &Device::Cpu)?;
-            return Ok(Batch { inputs, targets, samples, unreadable: 0 });
+            return Ok(Batch { inputs, targets, samples, segments: None, unreadable: 0 });
         }
         let noise = (0..elements).map(|i| (3.46 * (key.uniform(i as u64) - 0.5)) as f32);
         let inputs = Tensor::from_vec(noise.collect::<Vec<_>>(), shape, &Device::Cpu)?;
         let targets = Tensor::from_vec(classes(n), n, &Device::Cpu)?;
-        Ok(Batch { inputs, targets, samples, unreadable: 0 })
+        Ok(Batch { inputs, targets, samples, segments: None, unreadable: 0 })
     }
 
     /// Trains for `steps` steps after `warm` others.

@@ -91,6 +91,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         train_transforms: transforms(work),
         val_transforms: transforms(work),
         mixup: None,
+        pad_to_longest: false,
     };
     (plan.n_train, plan.n_val, plan.classes) = counted(work, dir);
     let asked = SurveyRequest::new(work, 0, Targets::Classes);
@@ -133,6 +134,7 @@ fn load(dataset: &Arc<dyn Dataset>, threads: usize, n: usize, epoch: u64) {
         prefetch_factor: 2,
         on_bad_sample: OnBadSample::Error,
         mixup: None,
+        pad_to_longest: false,
     };
     let loader = Loader::start(dataset.clone(), (0..batches).map(request), settings);
     for loaded in loader.expect("threads") {

@@ -70,6 +70,7 @@
 //!             inputs: Tensor::from_slice(&pixels, (8, 1, 4, 4), &Device::Cpu).unwrap(),
 //!             targets: Tensor::from_slice(&labels, 8, &Device::Cpu).unwrap(),
 //!             samples: passes[0].samples.clone(),
+//!             segments: None,
 //!             unreadable: 0,
 //!         })
 //!     };

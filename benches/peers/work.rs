@@ -194,6 +194,12 @@ impl Work {
             }
             Kind::Series => (values(&key)?, values(&of_targets)?),
         };
-        Ok(Batch { inputs, targets, samples: (0..n as u32).collect(), unreadable: 0 })
+        Ok(Batch {
+            inputs,
+            targets,
+            samples: (0..n as u32).collect(),
+            segments: None,
+            unreadable: 0,
+        })
     }
 }

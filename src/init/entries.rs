@@ -26,24 +26,34 @@ impl Entries {
     pub(super) fn of(path: &Path) -> Self {
         let Some(entry) = first(path) else { return Self::Nothing };
         let has = |keys: &[&str]| keys.iter().any(|key| !entry[*key].is_null());
+        let is_filled = |key: &str| match &entry[key] {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => false,
+        };
+        // Alpaca's prompt has no place for these turns, of which a chat has any number.
+        let has_turns = is_filled("system") || is_filled("history");
         if has(&["audio_filepath", "audio_filename"]) {
             Self::Manifest
         } else if has(&["messages", "conversations"]) {
             Self::Chats
         } else if has(&["instruction"]) && has(&["output"]) {
-            Self::Instructions
+            if has_turns { Self::Chats } else { Self::Instructions }
         } else {
             Self::Rows
         }
     }
 }
 
+/// The bytes that editors of Windows put before a text.
+const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+
 /// The first object of a list, or of lines. No more of the file is read.
 fn first(path: &Path) -> Option<Value> {
     let mut reader = BufReader::new(File::open(path).ok()?);
     loop {
         let byte = *reader.fill_buf().ok()?.first()?;
-        if !byte.is_ascii_whitespace() && byte != b'[' {
+        if !byte.is_ascii_whitespace() && byte != b'[' && !BYTE_ORDER_MARK.contains(&byte) {
             break;
         }
         reader.consume(1);
@@ -67,8 +77,17 @@ mod tests {
         for (text, expected) in [
             ("{\"audio_filepath\": \"a.wav\", \"duration\": 1}\n", Entries::Manifest),
             (" [\n{\"messages\": []}, {", Entries::Chats),
+            ("\u{feff}{\"messages\": []}", Entries::Chats),
             ("{\"conversations\": []}\nno json", Entries::Chats),
             ("[{\"instruction\": \"a\", \"output\": \"b\"}]", Entries::Instructions),
+            (
+                "{\"instruction\": \"a\", \"output\": \"b\", \"system\": \"\"}",
+                Entries::Instructions,
+            ),
+            (
+                "{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"c\", \"d\"]]}",
+                Entries::Chats,
+            ),
             ("{\"instruction\": \"a\"}", Entries::Rows),
             ("[]", Entries::Nothing),
             ("[1, 2]", Entries::Nothing),

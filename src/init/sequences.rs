@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::data::{self, ChatTemplate, TokenDtype};
+use crate::data::{self, ChatTemplate, Tokenizer};
 use crate::files;
 use crate::init::recognised::{RecognisedData, SEQ_LEN, Task, path, unusable};
 use crate::user_error::ErrorPage;
@@ -18,8 +18,7 @@ const MULTIPLE: usize = 64;
 pub(super) fn tokens(train: &Path, val: &Path) -> Result<RecognisedData, ErrorPage> {
     let mut options =
         vec![("train_file", path(train)), ("val_file", path(val)), ("seq_len", SEQ_LEN.into())];
-    let largest = |path: &Path| data::largest_token(path, TokenDtype::Uint16);
-    let most = largest(train)?.max(largest(val)?) as usize;
+    let most = data::largest_token(train)?.max(data::largest_token(val)?) as usize;
     // The tokens of a part of a text need not hold the last words of its vocabulary.
     if !(GPT2_VOCABULARY / 2..GPT2_VOCABULARY).contains(&most) {
         options.push(("vocab_size", (most + 1).next_multiple_of(MULTIPLE).into()));
@@ -30,6 +29,8 @@ pub(super) fn tokens(train: &Path, val: &Path) -> Result<RecognisedData, ErrorPa
 /// Tokens that a model sees of an entry.
 const OF_INSTRUCTION: u64 = 256;
 const OF_CHAT: u64 = 512;
+/// Ends a message in `ChatML`.
+const CHATML_END: &str = "<|im_end|>";
 
 /// Instructions in Alpaca's form.
 pub(super) fn instructions(at: &Path) -> Result<RecognisedData, ErrorPage> {
@@ -47,6 +48,11 @@ pub(super) fn chats(at: &Path) -> Result<RecognisedData, ErrorPage> {
         vec![("file", path(at)), ("tokenizer", path(&tokenizer)), ("seq_len", OF_CHAT.into())];
     if ChatTemplate::open(&tokenizer, None).is_err() {
         options.push(("chat_template", "chatml".into()));
+        // The end of a text in the tokenizer of a base model is not that of an answer.
+        let tokenizer = Tokenizer::open(&tokenizer)?;
+        if tokenizer.end(Some(CHATML_END)).is_some() {
+            options.push(("eos_token", CHATML_END.into()));
+        }
     }
     let base = weights(&tokenizer);
     Ok(RecognisedData::new("chat", &options, Task::Chats { base }))

@@ -194,6 +194,42 @@ fn chats_are_learnt_and_answered() {
 }
 
 #[test]
+fn conversations_that_cannot_be_used_are_named_or_skipped() {
+    let lab = chats();
+    let good = fs::read_to_string(lab.path("chats.jsonl")).unwrap();
+    let tools = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+        "content": "b"}], "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
+    let tools = tools.replace('\n', "");
+    lab.write("chats.jsonl", format!("{{\"id\": 3}}\n{tools}\n{good}"));
+    let skip = ["data.on_bad_sample=skip", "data.max_bad_fraction=0.5"];
+    let asked = lab.run_to(3, &["plan", "small.toml"]);
+    asked.says(&["chats.jsonl`, line 1: it has neither `messages`", "2 of 14 conversations"]);
+    let noted = lab.run_to(0, &["plan", "small.toml", skip[0]]);
+    let words = noted.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("2 of 14 conversations cannot be used and are skipped; line 1"),
+        "{words}"
+    );
+    lab.run_to(0, &["small.toml", skip[0], skip[1]]);
+    lab.write("chats.jsonl", format!("{good}\n{tools}"));
+    let asked = lab.run_to(3, &["plan", "small.toml"]);
+    asked.says(&["line 13: it has `tools`, which the chat template does not read"]);
+}
+
+#[test]
+fn a_model_that_would_mix_packed_conversations_is_refused_in_plan() {
+    let lab = chats();
+    let (before, rest) = CHAT.split_once("[model]").unwrap();
+    let (_, data) = rest.split_once("[data]").unwrap();
+    let layers = "layers = [{ name = \"embedding\", out_features = 8 }, { name = \"linear\" }]";
+    let graph = format!("{before}[model]\nname = \"graph\"\n{layers}\n\n[data]{data}");
+    lab.write("graph.toml", graph);
+    lab.run_to(0, &["plan", "graph.toml"]);
+    let refused = lab.run_to(2, &["plan", "graph.toml", "data.packing=true"]);
+    refused.says(&["`data.packing`: `graph` would mix the texts"]);
+}
+
+#[test]
 fn long_files_of_conversations_become_tokens_once_for_all_ranks() {
     let lab = chats();
     let few = fs::read_to_string(lab.path("chats.jsonl")).unwrap() + "\n";

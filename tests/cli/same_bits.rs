@@ -538,6 +538,13 @@ same_bits! {
 same_bits! {
     conversations_have_the_same_bits_on_four_ranks_and_after_kills
         => chats, [&EACH], [ONE], CROSSED;
+    conversations_of_many_lengths_have_the_same_bits_on_one_two_and_four_ranks
+        => chats, [&EACH, &["train.batch_size=2", "train.global_batch_size=8"]], [ONE], [
+            &[run(&[TWO])],
+            &[run(&[FOUR])],
+        ];
+    packed_conversations_have_the_same_bits_on_four_ranks_and_after_kills
+        => chats, [&EACH, &["data.packing=true", "data.seq_len=80"]], [ONE], CROSSED;
     manifests_of_speech_have_the_same_bits_on_four_ranks_and_after_kills
         => speech, [&EACH, &["train.batch_size=1", "train.epochs=4"]], [ONE], CROSSED;
     a_policy_that_sees_pictures_has_the_same_bits_on_four_ranks_and_after_kills

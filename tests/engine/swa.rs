@@ -81,6 +81,7 @@ fn golden_batch(step: u64) -> Batch {
         inputs: Tensor::from_iter(values, &Device::Cpu).unwrap().reshape((4, 3, 6, 6)).unwrap(),
         targets: Tensor::from_iter(labels, &Device::Cpu).unwrap(),
         samples: vec![0, 1, 2, 3],
+        segments: None,
         unreadable: 0,
     }
 }

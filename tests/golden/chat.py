@@ -62,11 +62,48 @@ TEMPLATES = {
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """,
+    # As Qwen 2.5's and Llama 3.1's: functions, calls as text or objects, answers of functions, and a switch.
+    "functions": """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for document in documents or [] %}{{- '[' + document.title + ']\\n' }}{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' and message.tool_calls %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\\n{"name": "' + tool_call.name + '", "arguments": ' }}
+            {{- tool_call.arguments if tool_call.arguments is string else tool_call.arguments | tojson }}
+            {{- '}' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think></think>' }}{%- endif %}
+{%- endif %}
+""",
     "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
 }
 
 say = lambda role, content, **more: {"role": role, "content": content, **more}
 call = {"function": {"name": "wéather", "arguments": {"city": "Köln <3", "days": [1, 2.5, None, True]}}}
+tool = {
+    "type": "function",
+    "function": {
+        "name": "wéather",
+        "description": "Says <how> it is & why",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "default": None}}, "required": ["city"]},
+    },
+}
+# Variables that a template may be given.
+VARIABLES = [{"tools": [tool]}, {"tools": [tool, tool], "documents": [{"title": "T", "text": "x"}], "enable_thinking": False}]
 CHATS = {
     "short": [say("user", " Hi! "), say("assistant", "Hello, wörld.")],
     "system": [
@@ -91,16 +128,16 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
 
 
-def entry(words, template, messages, asks):
-    made = {"add_generation_prompt": asks, "messages": messages}
+def entry(words, template, messages, asks, variables={}):
+    made = {"add_generation_prompt": asks, "messages": messages, "variables": variables}
+    asked = {"chat_template": template, "add_generation_prompt": asks, **variables}
     try:
-        made["text"] = words.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=asks)
+        made["text"] = words.apply_chat_template(messages, tokenize=False, **asked)
     except Exception as error:
         return {**made, "error": str(error)}
     found = words.apply_chat_template(
         messages,
-        chat_template=template,
-        add_generation_prompt=asks,
+        **asked,
         return_dict=True,
         return_assistant_tokens_mask="generation" in template.replace("add_generation", ""),
     )
@@ -120,9 +157,10 @@ golden = {
             "chats": [
                 entry(words, template, messages, asks)
                 for kind, messages in CHATS.items()
-                if not (kind == "tools" and name != "tools")
+                if not (kind == "tools" and name not in ("tools", "functions"))
                 for asks in (False, True)
-            ],
+            ]
+            + [entry(words, template, CHATS["tools"], asks, given) for given in VARIABLES for asks in (False, True) if name == "functions"],
         }
         for name, template in TEMPLATES.items()
     },

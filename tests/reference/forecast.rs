@@ -238,6 +238,7 @@ fn equal_steps(file: PathBuf, golden: &Value, (seen, ahead): (usize, usize), bat
         train_transforms: vec![],
         val_transforms: vec![],
         mixup: None,
+        pad_to_longest: false,
     };
     let request = SurveyRequest::new("x", 0, Targets::Numbers);
     let windows =

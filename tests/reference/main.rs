@@ -14,6 +14,7 @@ mod llama;
 mod models;
 mod nest;
 mod optim;
+mod padding;
 mod policy;
 mod policy_image;
 mod resnet;

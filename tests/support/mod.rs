@@ -131,6 +131,7 @@ fn data_plan() -> DataPlan {
         train_transforms: vec![],
         val_transforms: vec![],
         mixup: None,
+        pad_to_longest: false,
     }
 }
 
@@ -220,6 +221,7 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
             _ => targets(&plan.model.target, samples),
         },
         samples: samples.to_vec(),
+        segments: None,
         unreadable: 0,
     }
 }

@@ -5,7 +5,7 @@
 //! `raise_exception`, `break` ...), except `strftime_now`: templates write the same on every day.
 //! Llama's templates work without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,13 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
-use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json, json};
 
 use crate::error::Error;
 use crate::read;
 use crate::read::caught;
+use crate::tokenizer::Tokenizer;
 
 /// The template of this name, and its text.
 const CHATML: (&str, &str) = (
@@ -42,6 +43,8 @@ pub struct ChatTemplate {
     words: BTreeMap<String, String>,
     /// True if the template marks what the assistant writes.
     has_marks: bool,
+    /// All names in its text.
+    names: BTreeSet<String>,
 }
 
 /// A chat as one text.
@@ -63,7 +66,8 @@ impl ChatTemplate {
         environment
             .add_template_owned("chat", with_filters(&text))
             .map_err(|error| unusable(format!("it is no chat template: {}", words_of(&error))))?;
-        Ok(Self { environment, words: words(&config), has_marks })
+        let names = text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned);
+        Ok(Self { environment, words: words(&config), has_marks, names: names.collect() })
     }
 
     /// The files that it is read from, as far as they exist.
@@ -82,53 +86,126 @@ impl ChatTemplate {
         self.words.get("eos_token").map(String::as_str)
     }
 
+    /// True if its text has the name of this variable, or of this key of a message.
+    pub fn reads(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
     /// A chat that asks for an answer.
     pub fn prompt(&self, messages: &[Json]) -> Result<String, String> {
-        Ok(self.rendered(messages, true)?.text)
+        Ok(self.rendered(messages, &Map::new(), true)?.text)
     }
 
-    /// A whole chat.
-    pub fn whole(&self, messages: &[Json]) -> Result<String, String> {
-        Ok(self.rendered(messages, false)?.text)
+    /// A chat with `variables` of its own.
+    pub fn text(&self, messages: &[Json], variables: &Map<String, Json>) -> Result<String, String> {
+        Ok(self.rendered(messages, variables, false)?.text)
     }
 
-    /// A whole chat, and what of it is answers.
-    pub fn chat(&self, messages: &[Json]) -> Result<Rendered, String> {
-        let mut rendered = self.rendered(messages, false)?;
+    /// A chat with `variables` of its own, and what of it is answers. Of these, only those are
+    /// looked for that are `wanted`, by the places of their messages.
+    pub fn chat(
+        &self,
+        messages: &[Json],
+        variables: &Map<String, Json>,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Rendered, String> {
+        let mut rendered = self.rendered(messages, variables, false)?;
+        let answers = (0..messages.len()).filter(|&i| messages[i]["role"] == "assistant");
         if !self.has_marks {
-            rendered.answers = self.answers(messages, &rendered.text)?;
+            let answer = |i| self.answer(messages, variables, &rendered.text, i);
+            rendered.answers =
+                answers.filter(|&i| wanted(i)).map(answer).collect::<Result<_, _>>()?;
+            return Ok(rendered);
+        }
+        let answers: Vec<bool> = answers.map(wanted).collect();
+        if answers.contains(&false) {
+            let (n, marked) = (answers.len(), rendered.answers.len());
+            if n != marked {
+                return Err(format!(
+                    "some of its answers are not learnt, but the template marks {marked} answers \
+                     of {n}"
+                ));
+            }
+            let mut answers = answers.into_iter();
+            rendered.answers.retain(|_| answers.next().unwrap_or(true));
         }
         Ok(rendered)
     }
 
-    /// Ranges of the assistant's messages in `text`: each is what the message adds to the prompt
-    /// for it.
-    fn answers(&self, messages: &[Json], text: &str) -> Result<Vec<Range<usize>>, String> {
-        let is_answer = |i: &usize| messages[*i]["role"] == "assistant";
-        let answer = |i: usize| {
-            let before = self.prompt(&messages[..i])?;
-            let after = self.rendered(&messages[..=i], false)?.text;
-            if after.starts_with(&before) && text.starts_with(&after) {
-                return Ok(before.len()..after.len());
-            }
-            Err(format!(
-                "the template writes message {} in another way when others follow it, so what the \
-                 assistant wrote is not found: put `{{% generation %}}` and `{{% endgeneration \
-                 %}}` around it in a template of your own (`data.chat_template`), or set \
-                 `data.mask_prompt = false`",
-                i + 1
-            ))
-        };
-        (0..messages.len()).filter(is_answer).map(answer).collect()
+    /// The range of message `i`, of the assistant, in `text`: what it adds to the prompt for it.
+    fn answer(
+        &self,
+        messages: &[Json],
+        variables: &Map<String, Json>,
+        text: &str,
+        i: usize,
+    ) -> Result<Range<usize>, String> {
+        let before = self.rendered(&messages[..i], variables, true)?.text;
+        let after = self.rendered(&messages[..=i], variables, false)?.text;
+        if after.starts_with(&before) && text.starts_with(&after) {
+            return Ok(before.len()..after.len());
+        }
+        Err(format!(
+            "the template writes message {} in another way when others follow it, so what the \
+             assistant wrote is not found: put `{{% generation %}}` and `{{% endgeneration %}}` \
+             around it in a template of your own (`data.chat_template`), or set \
+             `data.mask_prompt = false`",
+            i + 1
+        ))
     }
 
-    fn rendered(&self, messages: &[Json], asks: bool) -> Result<Rendered, String> {
+    /// Doubts whether this template is one for `tokenizer`, in which `end` ends answers: markers
+    /// that it cuts into pieces, and answers without that end.
+    pub fn doubts(&self, tokenizer: &Tokenizer, end: u32) -> Vec<String> {
+        let messages = [("user", "a"), ("assistant", "b")];
+        let messages = messages.map(|(role, content)| json!({"role": role, "content": content}));
+        // A template may want other messages, which the data has.
+        let Ok(chat) = self.chat(&messages, &Map::new(), |_| true) else { return Vec::new() };
+        let pieces = markers(&chat.text).into_iter().filter_map(|marker| {
+            let n = tokenizer.encode(marker, false).map_or(0, |pieces| pieces.len());
+            (n > 1).then(|| format!("`{marker}` ({n} tokens)"))
+        });
+        let pieces = pieces.collect::<Vec<_>>().join(", ");
+        let mut doubts = Vec::new();
+        if !pieces.is_empty() {
+            doubts.push(format!(
+                "the chat template writes what is no token of the tokenizer: {pieces}; is it the \
+                 template of this model?"
+            ));
+        }
+        let answered = chat.answers.last().and_then(|range| chat.text.get(range.clone()));
+        let answered = answered.unwrap_or_default();
+        let tokens = tokenizer.encode(answered, false).unwrap_or_default();
+        if !tokens.contains(&end) {
+            let ends = answered.trim_start().trim_start_matches('b').trim();
+            let end = tokenizer.word(end).unwrap_or_default();
+            let remedy = match tokenizer.end(Some(ends)) {
+                Some(_) => format!("; set `data.eos_token = \"{ends}\"`"),
+                None => String::new(),
+            };
+            doubts.push(format!(
+                "the chat template does not end answers with `{end}`, so that `ddprun sample` would \
+                 not see their end{remedy}"
+            ));
+        }
+        doubts
+    }
+
+    fn rendered(
+        &self,
+        messages: &[Json],
+        variables: &Map<String, Json>,
+        asks: bool,
+    ) -> Result<Rendered, String> {
+        let words = self.words.iter().map(|(key, word)| (key.clone(), word.as_str().into()));
+        let words: Map<String, Json> = words.chain(variables.clone()).collect();
+        let variable = |name| Value::from(Serde(variables.get(name).unwrap_or(&Json::Null)));
         let given = context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt => asks,
-            tools => (),
-            documents => (),
-            ..Value::from(Serde(&self.words))
+            tools => variable("tools"),
+            documents => variable("documents"),
+            ..Value::from(Serde(&words))
         };
         let render = || {
             let template = self.environment.get_template("chat");
@@ -136,6 +213,25 @@ impl ChatTemplate {
         };
         Ok(unmarked(&caught(render)?))
     }
+}
+
+/// Words of a text in the form of special tokens, such as `<|im_start|>`, each once.
+fn markers(text: &str) -> Vec<&str> {
+    const BARS: [char; 2] = ['|', '\u{ff5c}'];
+    let mut found = Vec::new();
+    for (start, _) in text.match_indices('<') {
+        let marker = &text[start..];
+        let Some(length) = marker.find('>') else { break };
+        let marker = &marker[..=length];
+        let inner = &marker[1..length];
+        let is_barred = inner.starts_with(BARS) && inner.ends_with(BARS);
+        let is_turn = matches!(inner, "start_of_turn" | "end_of_turn");
+        let is_word = inner.chars().count() > 2 && !inner.contains(char::is_whitespace);
+        if is_word && (is_barred || is_turn) && !found.contains(&marker) {
+            found.push(marker);
+        }
+    }
+    found
 }
 
 /// Text and answers of a text in which these are marked.
@@ -307,6 +403,11 @@ fn in_config(config: &Json) -> Option<&str> {
         }
         template => template.as_str(),
     }
+}
+
+/// The token that ends a text, where a `tokenizer_config.json` beside the tokenizer names one.
+pub(crate) fn eos_token(tokenizer: &Path) -> Result<Option<String>, Error> {
+    Ok(words(&config(tokenizer)?).remove("eos_token"))
 }
 
 /// The special tokens that a configuration names.

@@ -145,12 +145,17 @@ fn a_damaged_tokenizer_or_list_of_instructions_is_used_or_refused_with_its_name(
             tokenizer: path.clone(),
             seq_len: 16,
             val_ratio: 0.5,
+            packing: false,
             mask_prompt: true,
             eos_token: None,
             sample_tokens: None,
         };
         match instructions::open(&source, &SplitPlan::NONE) {
-            Ok(splits) => drop(splits.train.load(0, None, &mut Vec::new()).unwrap()),
+            Ok(splits) => {
+                if let Err(error) = splits.train.load(0, None, &mut Vec::new()) {
+                    assert!(error.to_string().contains("alpaca.json"), "{error}");
+                }
+            }
             Err(error) => assert!(error.to_string().contains("alpaca.json"), "{error}"),
         }
     }

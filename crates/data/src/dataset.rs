@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::error::SampleError;
+use crate::ops::Segments;
 use crate::rng::Key;
 
 /// A label of [`Target::Classes`] that does not count.
@@ -25,6 +26,8 @@ pub struct Batch {
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
+    /// Texts that samples hold one behind the other; `None` if each is one.
+    pub segments: Option<Segments>,
     /// Samples that were asked for and cannot be read: replaced in training, left out of an
     /// evaluation.
     pub unreadable: u64,
@@ -81,6 +84,18 @@ pub trait Dataset: Send + Sync {
 
     /// Name of sample `index` in messages: its file, if it has one.
     fn name(&self, index: usize) -> String;
+
+    /// Places of sample `index` before its padding, along the first dimension of both shapes, where
+    /// samples are filled up with what counts for nothing.
+    fn length(&self, _index: usize) -> Option<usize> {
+        None
+    }
+
+    /// Lengths of the texts that sample `index` holds one behind the other, which see nothing of
+    /// each other; `None` if it is one.
+    fn segments(&self, _index: usize) -> Option<Vec<usize>> {
+        None
+    }
 
     /// The file of sample `index`, and its line there, from 1, if the file holds several; `None` if
     /// it was made of several places.

@@ -85,9 +85,19 @@ fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a table, unpacked if its name ends in `.gz` or `.zst`, and without a byte order mark.
-/// Messages call the file `what`.
+/// The bytes of a table, as of [`text`], of which no line is longer than 1 MiB.
 pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<Vec<u8>, Error> {
+    let bytes = text(what, path, expected)?;
+    of_short_lines(bytes).map_err(Error::reading(what, path, expected))
+}
+
+/// The bytes of a text, unpacked if its name ends in `.gz` or `.zst`, and without a byte order
+/// mark. Messages call the file `what`.
+pub(crate) fn text(
+    what: &'static str,
+    path: &Path,
+    expected: &'static str,
+) -> Result<Vec<u8>, Error> {
     let mut bytes = whole(path).map_err(Error::reading(what, path, expected))?;
     if let Some(packing) = Packing::of_name(path).filter(|packing| packing.is_of(&bytes)) {
         let contents = unpacked(packing, &bytes, MAX_FILE_BYTES);
@@ -98,7 +108,7 @@ pub fn table(what: &'static str, path: &Path, expected: &'static str) -> Result<
         let what = what.to_owned();
         return Err(Error::WithHelp { path, what, help: help.to_owned() });
     }
-    of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
+    Ok(without_mark(bytes))
 }
 
 /// The contents of a packed file, at most `limit` bytes.

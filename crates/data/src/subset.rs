@@ -74,6 +74,14 @@ impl Dataset for Subset {
         self.whole.name(self.place(index))
     }
 
+    fn length(&self, index: usize) -> Option<usize> {
+        self.whole.length(self.place(index))
+    }
+
+    fn segments(&self, index: usize) -> Option<Vec<usize>> {
+        self.whole.segments(self.place(index))
+    }
+
     fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
         self.whole.origin(self.place(index))
     }

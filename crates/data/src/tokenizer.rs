@@ -148,6 +148,11 @@ impl Tokenizer {
         caught(text).unwrap_or_default()
     }
 
+    /// The word of a token.
+    pub fn word(&self, token: u32) -> Option<String> {
+        self.0.id_to_token(token)
+    }
+
     /// The words of the vocabulary in the order of their tokens; empty where a number has none.
     pub fn vocabulary(&self) -> Vec<String> {
         let words = self.0.get_vocab(true);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ops::BatchGroup;
+use crate::ops::{BatchGroup, Segments};
 use crate::rng::Key;
 use crate::{Convolutions, Precision};
 
@@ -22,6 +22,8 @@ pub struct ForwardContext {
     pub sync_batchnorm: Option<BatchGroup>,
     /// Length of each sample, where they are padded to one length.
     pub lengths: Option<Lengths>,
+    /// Texts that samples hold one behind the other; `None` if each is one.
+    pub segments: Option<Segments>,
 }
 
 /// Training or evaluation.
@@ -70,6 +72,7 @@ impl ForwardContext {
             activation_checkpointing: false,
             sync_batchnorm: None,
             lengths: None,
+            segments: None,
         }
     }
 

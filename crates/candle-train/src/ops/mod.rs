@@ -56,6 +56,7 @@ mod saved;
 #[cfg(feature = "cuda")]
 mod scored;
 mod scratch;
+mod segments;
 mod shift;
 mod shortcut;
 mod softmax;
@@ -69,7 +70,8 @@ pub use activation::{
 };
 pub use add::add;
 pub use attention::{
-    Attention, attention, attention_packed, attention_packed_within, attention_within,
+    Attention, attention, attention_in, attention_packed, attention_packed_in,
+    attention_packed_within, attention_within,
 };
 pub use batch_norm::{
     Activation, BatchGroup, BatchStatistics, RunningStatistics, SyncGroup, batch_norm,
@@ -112,10 +114,11 @@ pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};
 pub use repeat_heads::repeat_heads;
 pub use resample::{Means, ResampleWeights, resample};
-pub use rotary::{Rope, rotary};
+pub use rotary::{Rope, rotary, rotary_in};
 pub use row_norm::{layer_norm, rms_norm};
 #[cfg(feature = "cuda")]
 pub use scored::{count_right, cross_entropy_scored};
+pub use segments::Segments;
 pub use shift::add_channel_bias;
 pub use shortcut::padded_shortcut;
 pub(crate) use simd::build;

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::operation::{Gradients, Input, Operation};
+use super::segments::Segments;
 use super::storage::overwrite;
 use crate::RopeScaling;
 use crate::onnx::{Graph, Value};
@@ -47,12 +48,31 @@ impl Rope {
 /// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's
 /// frequency: x (b, t, heads d) -> the same shape, f32. Positions count from 0.
 pub fn rotary(x: &Tensor, heads: usize, rope: Rope) -> Result<Tensor> {
+    apply(x, heads, rope, Vec::new())
+}
+
+fn apply(x: &Tensor, heads: usize, rope: Rope, positions: Vec<u32>) -> Result<Tensor> {
     let (_, t, width) = x.dims3()?;
     if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {
         bail!("a width of {width} for {heads} heads that turn pairs of features");
     }
-    let op = Rotary { sizes: [t, width, width / heads], rope, angles: OnceLock::new() };
+    let angles = OnceLock::new();
+    let op = Rotary { sizes: [t, width, width / heads], rope, positions, angles };
     chain::apply([x], op)
+}
+
+/// [`rotary`] in samples of several texts, in each of which positions count from 0. With segments,
+/// the CPU computes it.
+pub fn rotary_in(
+    segments: Option<&Segments>,
+    x: &Tensor,
+    heads: usize,
+    rope: Rope,
+) -> Result<Tensor> {
+    let (n, t, _) = x.dims3()?;
+    let Some(segments) = segments else { return rotary(x, heads, rope) };
+    segments.check(n, t)?;
+    apply(x, heads, rope, segments.positions(t))
 }
 
 /// Cosines and sines, (t, d / 2) each.
@@ -67,6 +87,8 @@ pub(super) struct Rotary {
     /// Positions, width, features of a head.
     pub(super) sizes: [usize; 3],
     pub(super) rope: Rope,
+    /// Position of each token of the batch; empty = its place in its sample.
+    pub(super) positions: Vec<u32>,
     /// [`angles`], on the CPU.
     angles: OnceLock<[Vec<f32>; 2]>,
 }
@@ -78,7 +100,8 @@ impl Rotary {
         let half = d / 2;
         let [cosines, sines] = self.angles.get_or_init(|| angles(t, d, self.rope));
         values.par_chunks_exact_mut(width).enumerate().for_each(|(token, row)| {
-            let place = token % t * half..(token % t + 1) * half;
+            let position = self.positions.get(token).map_or(token % t, |&at| at as usize);
+            let place = position * half..(position + 1) * half;
             let angles = || cosines[place.clone()].iter().zip(&sines[place.clone()]);
             for head in row.chunks_exact_mut(d) {
                 let (first, second) = head.split_at_mut(half);

@@ -23,6 +23,8 @@ struct Template {
 #[derive(Deserialize)]
 struct Entry {
     messages: Vec<Json>,
+    /// Tools, documents and others that the template is given.
+    variables: Map<String, Json>,
     add_generation_prompt: bool,
     text: Option<String>,
     tokens: Option<Vec<u32>>,
@@ -57,7 +59,8 @@ fn texts_tokens_and_answers_are_those_of_transformers() {
         let (ours, words) =
             (ChatTemplate::open(&path, None).unwrap(), Tokenizer::open(&path).unwrap());
         for chat in chats {
-            let rendered = ours.rendered(&chat.messages, chat.add_generation_prompt);
+            let asks = chat.add_generation_prompt;
+            let rendered = ours.rendered(&chat.messages, &chat.variables, asks);
             if let Some(error) = chat.error {
                 assert!(rendered.unwrap_err().contains(&error), "{name}");
                 continue;
@@ -84,12 +87,13 @@ fn answers_are_what_they_add_where_the_template_does_not_mark_them() {
     let (_folder, path) = folder(&json!({}));
     let template = ChatTemplate::open(&path, Some(Path::new("chatml"))).unwrap();
     let messages = &golden.templates["chatml"].chats[2].messages;
-    let chat = template.chat(messages).unwrap();
+    let chat = template.chat(messages, &Map::new(), |_| true).unwrap();
     let answers: Vec<&str> = chat.answers.iter().map(|range| &chat.text[range.clone()]).collect();
     assert_eq!(answers, ["4<|im_end|>\n", "<think>\nhm\n</think>\n\n6<|im_end|>\n"]);
     // One that treats the last question otherwise cannot say what the first answer was.
     let (_folder, path) = folder(&config(&golden.templates["tools"].template));
-    let refused = ChatTemplate::open(&path, None).unwrap().chat(messages).unwrap_err();
+    let tools = ChatTemplate::open(&path, None).unwrap();
+    let refused = tools.chat(messages, &Map::new(), |_| true).unwrap_err();
     assert!(refused.contains("message 3") && refused.contains("{% generation %}"), "{refused}");
 }
 

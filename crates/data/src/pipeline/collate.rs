@@ -6,6 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::error::{Error, SampleError};
 use crate::failpoint;
+use crate::ops::Segments;
 use crate::pipeline::mixup::{Mixture, Sample, StepKey};
 use crate::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::plan::{MixupPlan, OnBadSample};
@@ -45,9 +46,43 @@ pub(crate) fn load(
     let mixed = settings.mixup.filter(|_| is_whole);
     let mixed = mixed
         .map(|plan| Mixing { dataset, request, settings, plan: &plan }.mix(&mut values, &targets));
-    let mut batch = to_batch(dataset, values, &targets, mixed.transpose()?, samples)?;
+    let length = settings.pad_to_longest.then(|| longest(dataset, &samples)).flatten();
+    if let Some(length) = length {
+        cut(&mut values, &mut targets, dataset, length);
+    }
+    let mut batch = to_batch(dataset, values, &targets, mixed.transpose()?, samples, length)?;
     batch.unreadable = unreadable.len() as u64;
     Ok(Loaded { batch, unreadable })
+}
+
+/// Places of the longest of `samples` before its padding, up to a multiple of which processors like
+/// multiples; `None` if nothing can be cut off.
+fn longest(dataset: &dyn Dataset, samples: &[u32]) -> Option<usize> {
+    const MULTIPLE: usize = 8;
+    let whole = *dataset.shape().first()?;
+    let lengths: Option<Vec<usize>> =
+        samples.iter().map(|&sample| dataset.length(sample as usize)).collect();
+    let longest = lengths?.into_iter().max()?.next_multiple_of(MULTIPLE);
+    (longest < whole && dataset.target_shape().first() == Some(&whole)).then_some(longest)
+}
+
+/// Cuts samples and their labels off after `length` places.
+fn cut(values: &mut Vec<f32>, targets: &mut [Target], dataset: &dyn Dataset, length: usize) {
+    let places = dataset.shape()[0];
+    let of = |shape: &[usize]| shape[1..].iter().product::<usize>();
+    let (size, kept) = (places * of(dataset.shape()), length * of(dataset.shape()));
+    for (row, start) in (0..values.len()).step_by(size.max(1)).enumerate() {
+        values.copy_within(start..start + kept, row * kept);
+    }
+    values.truncate(values.len() / size.max(1) * kept);
+    let kept = length * of(dataset.target_shape());
+    for target in targets {
+        match target {
+            Target::Classes(labels) => labels.truncate(kept),
+            Target::Series(numbers) => numbers.truncate(kept),
+            Target::Class(_) | Target::Value(_) => {}
+        }
+    }
 }
 
 /// The samples of a pass and how they are mixed with their partners.
@@ -217,9 +252,10 @@ fn to_batch(
     targets: &[Target],
     mixed: Option<Vec<f32>>,
     samples: Vec<u32>,
+    length: Option<usize>,
 ) -> Result<Batch, Error> {
     let n = samples.len();
-    let shape = [&[n], dataset.shape()].concat();
+    let mut shape = [&[n], dataset.shape()].concat();
     let class = |target: &Target| match target {
         Target::Class(label) => vec![*label],
         Target::Classes(labels) => labels.clone(),
@@ -231,7 +267,10 @@ fn to_batch(
         Target::Class(_) | Target::Classes(_) => vec![],
     };
     let array = dataset.target_shape();
-    let answers = [&[n], array].concat();
+    let mut answers = [&[n], array].concat();
+    if let Some(length) = length {
+        (shape[1], answers[1]) = (length, length);
+    }
     let numbers = if array.is_empty() { vec![n, 1] } else { answers.clone() };
     let cpu = &Device::Cpu;
     let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
@@ -246,7 +285,10 @@ fn to_batch(
         Ok((inputs, targets?))
     });
     let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
-    Ok(Batch { inputs, targets, samples, unreadable: 0 })
+    let segments: Option<Vec<Vec<usize>>> =
+        samples.iter().map(|&sample| dataset.segments(sample as usize)).collect();
+    let segments = segments.filter(|all| !all.is_empty()).map(Segments::new);
+    Ok(Batch { inputs, targets, samples, segments, unreadable: 0 })
 }
 
 /// Builds a tensor of labels: u32, or i64 if some of them do not count.

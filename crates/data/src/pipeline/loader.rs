@@ -296,7 +296,14 @@ mod tests {
     }
 
     fn settings(threads: usize, on_bad_sample: OnBadSample) -> Settings {
-        Settings { seed: 9, threads, prefetch_factor: 2, on_bad_sample, mixup: None }
+        Settings {
+            seed: 9,
+            threads,
+            prefetch_factor: 2,
+            on_bad_sample,
+            mixup: None,
+            pad_to_longest: false,
+        }
     }
 
     fn request(samples: impl IntoIterator<Item = u32>, epoch: Option<u64>) -> Request {

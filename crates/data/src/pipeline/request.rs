@@ -52,6 +52,8 @@ pub struct Settings {
     pub on_bad_sample: OnBadSample,
     /// Mixing of samples that have partners.
     pub mixup: Option<MixupPlan>,
+    /// True if a batch is as long as its longest sample, without the padding after it.
+    pub pad_to_longest: bool,
 }
 
 impl Settings {
@@ -63,6 +65,7 @@ impl Settings {
             prefetch_factor: plan.prefetch_factor,
             on_bad_sample: plan.on_bad_sample,
             mixup: plan.mixup,
+            pad_to_longest: plan.pad_to_longest,
         }
     }
 }

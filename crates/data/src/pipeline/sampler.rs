@@ -286,6 +286,7 @@ pub(super) mod tests {
             num_workers: 0,
             prefetch_factor: 1,
             on_bad_sample: OnBadSample::Error,
+            pad_to_longest: false,
             max_bad_fraction: 0.1,
             train_transforms: Vec::new(),
             val_transforms: Vec::new(),

@@ -426,8 +426,14 @@ mod tests {
                 ..Request::default()
             });
             let on_bad_sample = OnBadSample::Error;
-            let settings =
-                Settings { seed: 3, threads, prefetch_factor: 2, on_bad_sample, mixup: None };
+            let settings = Settings {
+                seed: 3,
+                threads,
+                prefetch_factor: 2,
+                on_bad_sample,
+                mixup: None,
+                pad_to_longest: false,
+            };
             let loader = Loader::start(folder.clone(), requests, settings).unwrap();
             let bits = loader.map(|loaded| {
                 let batch = loaded.unwrap().batch;

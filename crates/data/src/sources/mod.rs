@@ -32,7 +32,7 @@ pub use tables::{
 };
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
-pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};
+pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, prompt};
 
 impl Registered for DataFamily {
     fn registered() -> DataSources {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::config::kind::{Choice, Kind, Options};
 use crate::error::Error;
-use crate::plan::{Cameras, Limit, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
+use crate::plan::{
+    Cameras, Limit, OnBadSample, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets,
+};
 use crate::registry::{Accepts, Family, Registry};
 use crate::rng::Key;
 use crate::transform::{Pixels, Transforms};
@@ -117,6 +119,8 @@ pub struct SurveyRequest<'a> {
     pub found: Option<&'a Options>,
     /// Training samples that are held out.
     pub split: SplitPlan,
+    /// What becomes of samples that cannot be read.
+    pub on_bad_sample: OnBadSample,
 }
 
 impl<'a> SurveyRequest<'a> {
@@ -124,14 +128,17 @@ impl<'a> SurveyRequest<'a> {
     pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
         let limit = Limit::All;
         let split = SplitPlan::NONE;
-        Self { experiment, seed, targets, limit, split, found: None }
+        let on_bad_sample = OnBadSample::Error;
+        Self { experiment, seed, targets, limit, split, on_bad_sample, found: None }
     }
 
     /// The settings of the experiment of `plan`.
     pub fn of(plan: &'a Plan) -> Self {
         let found = Some(&plan.data.source.survey);
         let split = plan.data.split;
-        Self { found, split, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
+        let on_bad_sample = plan.data.on_bad_sample;
+        let new = Self::new(&plan.name, plan.seed, plan.loss.targets);
+        Self { found, split, on_bad_sample, ..new }
     }
 }
 

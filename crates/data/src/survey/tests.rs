@@ -37,6 +37,7 @@ fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         train_transforms: transforms.clone(),
         val_transforms: transforms,
         mixup: None,
+        pad_to_longest: false,
     }
 }
 

@@ -177,7 +177,8 @@ impl Plan {
         };
         let trained = optimizer.trained(&found);
         let cores = (facts.cores / ranks.local_world.count()).max(1);
-        let data = data::decide(experiment, &facts.data, transforms, model.outputs, cores);
+        model::check_packing(loaded, &found, on_gpus)?;
+        let data = data::decide(experiment, &facts.data, transforms, model.outputs, &found, cores);
         let precision = precision::decide(experiment, on_gpus, facts);
         let mut plan = Self {
             swa: averaging::swa(loaded, &length, &batch, &optimizer)?,

@@ -6,7 +6,8 @@ use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::transforms::TransformPlan;
 use crate::plan::{
-    DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn, mixup,
+    DataFacts, MixupPlan, ModelFacts, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn,
+    mixup,
 };
 use crate::terminal::counted;
 
@@ -64,6 +65,10 @@ pub struct DataPlan {
     /// Mixup and `CutMix` of training images; absent = off.
     #[serde(default)]
     pub mixup: Option<MixupPlan>,
+    /// True if a batch is as long as its longest sample, which changes nothing that the model
+    /// learns; false = all samples are padded to one length.
+    #[serde(default)]
+    pub pad_to_longest: bool,
 }
 
 impl DataPlan {
@@ -104,12 +109,13 @@ pub(super) fn check(loaded: &Loaded, facts: &DataFacts) -> Result<(), Problem> {
 /// Most loader threads per rank by default.
 const MAX_LOADERS: usize = 4;
 
-/// The plan of `[data]`, for ranks with `cores` each and a model with `outputs`.
+/// The plan of `[data]`, for ranks with `cores` each and a model with `outputs` and these facts.
 pub(super) fn decide(
     experiment: &Experiment,
     facts: &DataFacts,
     transforms: TransformPlan,
     outputs: usize,
+    model: &ModelFacts,
     cores: usize,
 ) -> DataPlan {
     let config = &experiment.data;
@@ -136,6 +142,7 @@ pub(super) fn decide(
         train_transforms: transforms.train,
         val_transforms: transforms.val,
         mixup: mixup::decide(&config.mixup, outputs),
+        pad_to_longest: model.ignores_padding,
     }
 }
 

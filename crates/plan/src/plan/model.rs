@@ -80,6 +80,13 @@ pub struct ModelFacts {
     /// Prefixes of the names of the head's parameters.
     #[serde(default)]
     pub head: Vec<String>,
+    /// True if what stands at the end of a sample changes nothing before it, so that padding there
+    /// can be left out.
+    #[serde(default)]
+    pub ignores_padding: bool,
+    /// True if texts that are packed into one sample see nothing of each other.
+    #[serde(default)]
+    pub keeps_texts_apart: bool,
 }
 
 impl ModelFacts {
@@ -158,6 +165,30 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let what = format!("is {given}, but {has}");
     let help = format!("omit it: \"auto\" is the {noun}");
     Err(loaded.problem("model.num_classes", what).help(help))
+}
+
+/// Refuses `data.packing` for a model that would mix the texts of a sample, and on GPUs, whose
+/// kernels do so, too.
+pub(super) fn check_packing(
+    loaded: &Loaded,
+    facts: &ModelFacts,
+    on_gpus: bool,
+) -> Result<(), Problem> {
+    let packing = loaded.experiment.data.options.get("packing");
+    if packing != Some(&true.into()) {
+        return Ok(());
+    }
+    let refused = |what: String, help: &str| Err(loaded.problem("data.packing", what).help(help));
+    if !facts.keeps_texts_apart {
+        let name = &loaded.experiment.model.name;
+        let what = format!("`{name}` would mix the texts that are packed into a sample");
+        return refused(what, "omit it, or choose `gpt` or `llama`");
+    }
+    if on_gpus {
+        let what = "the kernels of GPUs do not keep packed texts apart yet".to_owned();
+        return refused(what, "omit it: batches are as long as their longest sample anyway");
+    }
+    Ok(())
 }
 
 /// Refuses `train.activation_checkpointing` of a model without blocks.

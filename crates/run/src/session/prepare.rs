@@ -176,7 +176,8 @@ pub fn measure(
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
     let (targets, limit) = (targets(loaded, kinds)?, Limit::of(experiment));
     let request = SurveyRequest::new(loaded.name(), experiment.experiment.seed, targets);
-    let request = SurveyRequest { split: SplitPlan::of(&experiment.data), limit, found, ..request };
+    let (split, on_bad_sample) = (SplitPlan::of(&experiment.data), experiment.data.on_bad_sample);
+    let request = SurveyRequest { split, on_bad_sample, limit, found, ..request };
     let mut data = data::survey(&kinds.data, &choice, &request)
         .map_err(|error| unusable_data(loaded, &error))?;
     data.limit(limit);

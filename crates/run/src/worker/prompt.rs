@@ -34,10 +34,10 @@ impl<'a> PromptFormat<'a> {
             Some(TextForm::Tokens(path)) => Self::Text(open(&path)?),
             Some(TextForm::Characters) => Self::Characters(plan),
             Some(TextForm::Numbers) => Self::Numbers(plan),
-            Some(TextForm::Answers { tokenizer, eos_token }) => {
-                let tokenizer = open(&tokenizer)?;
-                let end = tokenizer.end(eos_token.as_deref());
-                Self::Answers(tokenizer, end)
+            Some(TextForm::Answers { tokenizer: path, eos_token }) => {
+                let tokenizer = open(&path)?;
+                let end = data::end_of_answers(&tokenizer, &path, eos_token.as_deref())?;
+                Self::Answers(tokenizer, Some(end))
             }
             Some(TextForm::Chat { tokenizer: path, chat_template, eos_token }) => {
                 let tokenizer = open(&path)?;

@@ -249,7 +249,7 @@ impl Engine {
         batch: &Batch,
         scope: EvaluationScope,
     ) -> Result<BatchResults, Error> {
-        let pass = self.context();
+        let pass = ForwardContext { segments: batch.segments.clone(), ..self.context() };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
         let (loss, weight, states, worst) = self

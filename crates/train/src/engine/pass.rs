@@ -78,6 +78,7 @@ impl Passes<'_> {
             convolutions: self.plan.convolutions,
             activation_checkpointing: self.plan.activation_checkpointing,
             lengths: None,
+            segments: None,
             sync_batchnorm,
         }
     }
@@ -98,7 +99,8 @@ impl Passes<'_> {
         sink: &Arc<dyn GradientSink>,
         sync_batchnorm: Option<BatchGroup>,
     ) -> Result<ForwardResult> {
-        let context = self.context(micro_batch, sync_batchnorm);
+        let segments = batch.segments.clone();
+        let context = ForwardContext { segments, ..self.context(micro_batch, sync_batchnorm) };
         let draws = self.draws(batch);
         self.params.begin_pass(Some(sink));
         let found = self.run_forward(micro_batch, placed, &draws, &context);

@@ -49,6 +49,18 @@ pub trait Architecture: Debug + Send + Sync {
         true
     }
 
+    /// True if what it computes at a place of a sample depends on none behind it, for samples of
+    /// any length up to the plan's: padding at their end can be left out.
+    fn ignores_padding(&self) -> bool {
+        false
+    }
+
+    /// True if it looks at [`ForwardContext::segments`](crate::nn::ForwardContext::segments): texts
+    /// in one sample see nothing of each other (`data.packing`).
+    fn keeps_texts_apart(&self) -> bool {
+        false
+    }
+
     /// True if passes draw or decide something on the CPU, so that they cannot be recorded as a
     /// CUDA graph.
     fn draws_on_cpu(&self) -> bool {
@@ -255,6 +267,8 @@ impl Models {
             drops: params.drops(),
             embeddings: params.embeddings().to_vec(),
             head: architecture.head().keys(&ExpectedTensors::of(&params)),
+            ignores_padding: architecture.ignores_padding(),
+            keeps_texts_apart: architecture.keeps_texts_apart(),
         })
     }
 

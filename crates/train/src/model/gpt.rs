@@ -112,6 +112,14 @@ impl Architecture for GptConfig {
         Ok(Box::new(gpt))
     }
 
+    fn ignores_padding(&self) -> bool {
+        true
+    }
+
+    fn keeps_texts_apart(&self) -> bool {
+        true
+    }
+
     fn takes(&self) -> &'static [Modality] {
         &[Modality::Text]
     }
@@ -178,12 +186,16 @@ struct Gpt {
 impl Model for Gpt {
     /// Tokens (n, t) with t up to the length it was built for -> logits (n, t, vocabulary).
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (_, t) = input.dims2()?;
+        let (n, t) = input.dims2()?;
         if t > self.length {
             bail!("{t} tokens, but the model has positions for {}", self.length);
         }
         let tokens = self.wte.forward(&input.to_dtype(DType::U32)?)?;
-        let positions = self.wpe.forward(&Tensor::arange(0, t as u32, &Device::Cpu)?)?;
+        let positions = match &pass.segments {
+            Some(texts) => Tensor::from_vec(texts.positions(t), (n, t), &Device::Cpu)?,
+            None => Tensor::arange(0, t as u32, &Device::Cpu)?,
+        };
+        let positions = self.wpe.forward(&positions)?;
         let x = self.dropout.forward(&tokens.broadcast_add(&positions)?, pass)?;
         ops::chain(&x, |x| {
             let blocks = &self.blocks;
@@ -273,7 +285,8 @@ impl Block {
 impl nn::Block for Block {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let qkv = self.c_attn.forward(&self.ln_1.forward(x)?, pass)?;
-        let y = ops::attention_packed(&qkv, self.attention(pass))?;
+        let texts = pass.segments.as_ref();
+        let y = ops::attention_packed_in(texts, &qkv, self.attention(pass))?;
         let y = self.after_attention.forward(&self.attn_proj.forward(&y, pass)?, pass)?;
         let x = ops::add(x, &y)?;
         let inner = self.ln_2.forward(&x)?;

@@ -23,7 +23,7 @@ use super::pretrained::PretrainedError;
 use super::{Architecture, Head, InferredOptions, Lora, Model, peft};
 use crate::config::kind::{Kind, OptionConflict};
 use crate::nn::{
-    self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
+    self, Adapted, Builder, Dropout, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
 };
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
@@ -62,6 +62,9 @@ pub struct LlamaConfig {
     pub norm_eps: f64,
     /// whether the output layer shares the token embedding.
     pub tie_word_embeddings: bool,
+    /// dropout of the attention probabilities in training.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub attention_dropout: f64,
     /// standard deviation of initial weights.
     #[schemars(range(min = 0.0))]
     pub init_std: f64,
@@ -84,6 +87,7 @@ impl Default for LlamaConfig {
             rope_scaling: RopeScaling::default(),
             norm_eps: 1e-5,
             tie_word_embeddings: false,
+            attention_dropout: 0.0,
             init_std: 0.02,
             lora: Lora::default(),
         }
@@ -120,6 +124,14 @@ impl Architecture for LlamaConfig {
             Some(Linear::with_init(&head, self.d_model, plan.outputs, init, None)?)
         };
         Ok(Box::new(Llama { embedding, layers, norm, head }))
+    }
+
+    fn ignores_padding(&self) -> bool {
+        true
+    }
+
+    fn keeps_texts_apart(&self) -> bool {
+        true
     }
 
     fn takes(&self) -> &'static [Modality] {
@@ -258,6 +270,8 @@ struct SelfAttention {
     heads: usize,
     kv_heads: usize,
     rope: Rope,
+    /// Dropout of the attention probabilities.
+    dropout: Dropout,
 }
 
 impl SelfAttention {
@@ -281,19 +295,21 @@ impl SelfAttention {
             heads,
             kv_heads,
             rope: Rope { theta: config.rope_theta, scaling: config.rope_scaling.resolved() },
+            dropout: Dropout::new(builder, config.attention_dropout),
         })
     }
 
     /// (n, t, width) -> (n, t, width).
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.rope)?;
-        let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
+        let texts = pass.segments.as_ref();
+        let q = ops::rotary_in(texts, &self.q.forward(x, pass)?, self.heads, self.rope)?;
+        let k = ops::rotary_in(texts, &self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
         let times = self.heads / self.kv_heads;
         let k = ops::repeat_heads(&k, self.kv_heads, times)?;
         let v = ops::repeat_heads(&self.v.forward(x, pass)?, self.kv_heads, times)?;
-        let precision = pass.precision;
-        let attention = Attention { heads: self.heads, causal: true, dropout: None, precision };
-        self.o.forward(&ops::attention(&q, &k, &v, attention)?, pass)
+        let (precision, dropout) = (pass.precision, self.dropout.drawn(pass));
+        let attention = Attention { heads: self.heads, causal: true, dropout, precision };
+        self.o.forward(&ops::attention_in(texts, [&q, &k, &v], attention)?, pass)
     }
 
     /// [`SelfAttention::forward`] in a graph of ONNX.

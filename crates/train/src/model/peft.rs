@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::pretrained::{DescriptionError as Error, PretrainedError, read_description};
 use crate::config::kind::{OptionConflict, Options};
@@ -84,7 +84,7 @@ impl Lora {
 pub const CONFIG: &str = "adapter_config.json";
 pub const ADAPTERS: &str = "adapter_model.safetensors";
 
-/// Fields that are read, and fields that must have their default.
+/// Fields that are read.
 #[derive(Deserialize)]
 struct Config {
     r: usize,
@@ -92,54 +92,59 @@ struct Config {
     #[serde(default)]
     lora_dropout: f64,
     target_modules: Value,
-    #[serde(default)]
-    peft_type: Value,
-    #[serde(default)]
-    bias: Value,
-    #[serde(default)]
-    use_rslora: Value,
-    #[serde(default)]
-    init_lora_weights: Value,
-    #[serde(default)]
-    alora_invocation_tokens: Value,
-    #[serde(default)]
-    use_dora: Value,
-    #[serde(default)]
-    fan_in_fan_out: Value,
-    #[serde(default)]
-    rank_pattern: Value,
-    #[serde(default)]
-    alpha_pattern: Value,
-    #[serde(default)]
-    modules_to_save: Value,
 }
+
+/// Fields that change nothing: where the adapters are from, how they were initialised, and settings
+/// of methods that other fields switch on.
+const WITHOUT_EFFECT: [&str; 17] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "eva_config",
+    "inference_mode",
+    "layers_pattern",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "target_modules",
+    "task_type",
+];
 
 /// `lora` completed by the description of the adapters to start from, as an option of a Llama; no
 /// option if it names none.
 pub(super) fn complete(lora: &Lora) -> Result<Options, PretrainedError> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);
-    let filled =
-        read_description(&path, "adapters").and_then(|config| filled(lora, &config, &path));
+    let config = read_description::<Map<String, Value>>(&path, "adapters");
+    let filled = config.and_then(|config| filled(lora, &config, &path));
     let filled = filled.map_err(|error| PretrainedError::of_adapters(&error))?;
     let value = serde_json::to_value(filled).unwrap_or_default();
     Ok(Options::from([("lora".to_owned(), value)]))
 }
 
 /// Fills in absent keys; given keys must equal the file's.
-fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
+fn filled(lora: &Lora, keys: &Map<String, Value>, path: &Path) -> Result<Lora, Error> {
     let unknown = |key: &str, value: &Value| {
         let what = format!("`{key}` = {value}");
         Err(Error::Unknown { path: path.to_owned(), model: "llama", what })
     };
-    if let Some((key, value)) = unsupported(config) {
+    if let Some((key, value)) = keys.iter().find(|(key, value)| !is_ours(key, value)) {
         return unknown(key, value);
     }
+    let config = serde_json::from_value::<Config>(Value::Object(keys.clone()))
+        .map_err(|source| Error::Format { path: path.to_owned(), what: "adapters", source })?;
     let named: Option<Vec<String>> = config
         .target_modules
         .as_array()
         .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
-    let Some(targets) = named else {
+    let are_layers = |names: &Vec<String>| names.iter().all(|it| LAYERS.contains(&it.as_str()));
+    let Some(targets) = named.filter(are_layers) else {
         return unknown("target_modules", &config.target_modules);
     };
     let differs = |key, given: String, found: String| {
@@ -165,35 +170,26 @@ fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
     })
 }
 
-/// The first key whose value means another computation.
-fn unsupported(config: &Config) -> Option<(&'static str, &Value)> {
-    let is_off = |value: &Value| match value {
+/// True if a field of PEFT's has no effect, or the value that is computed here.
+fn is_ours(key: &str, value: &Value) -> bool {
+    let is_off = match value {
         Value::Null | Value::Bool(false) => true,
-        Value::Object(map) => map.is_empty(),
+        Value::Object(map) => map.values().all(|value| matches!(value, Value::Bool(false))),
+        Value::Array(items) => items.is_empty(),
         _ => false,
     };
-    let is_word = |value: &Value, word| value.is_null() || value == word;
-    // Others, such as `pissa` and `olora`, take what the adapters begin with out of the weights.
-    let leaves_weights = |value: &Value| {
-        let words = ["gaussian", "eva", "orthogonal"];
-        let is_known = value.as_str().is_some_and(|word| words.contains(&word));
-        value.is_null() || value.is_boolean() || is_known
-    };
-    let init = &config.init_lora_weights;
-    let alora = &config.alora_invocation_tokens;
-    let all = [
-        ("init_lora_weights", init, leaves_weights(init)),
-        ("alora_invocation_tokens", alora, is_off(alora)),
-        ("peft_type", &config.peft_type, is_word(&config.peft_type, "LORA")),
-        ("bias", &config.bias, is_word(&config.bias, "none")),
-        ("use_rslora", &config.use_rslora, is_off(&config.use_rslora)),
-        ("use_dora", &config.use_dora, is_off(&config.use_dora)),
-        ("fan_in_fan_out", &config.fan_in_fan_out, is_off(&config.fan_in_fan_out)),
-        ("rank_pattern", &config.rank_pattern, is_off(&config.rank_pattern)),
-        ("alpha_pattern", &config.alpha_pattern, is_off(&config.alpha_pattern)),
-        ("modules_to_save", &config.modules_to_save, is_off(&config.modules_to_save)),
-    ];
-    all.into_iter().find(|(.., is_ours)| !is_ours).map(|(key, value, _)| (key, value))
+    match key {
+        _ if WITHOUT_EFFECT.contains(&key) || is_off => true,
+        "peft_type" => value == "LORA",
+        "bias" => value == "none",
+        // Others, such as `pissa` and `olora`, take what the adapters begin with out of the
+        // weights.
+        "init_lora_weights" => {
+            let words = ["gaussian", "eva", "orthogonal"];
+            value.is_boolean() || value.as_str().is_some_and(|word| words.contains(&word))
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -201,8 +197,8 @@ mod tests {
     use super::*;
 
     fn filled(lora: &Lora, config: &str) -> Result<Lora, String> {
-        let config = serde_json::from_str(config).map_err(|error| error.to_string())?;
-        super::filled(lora, &config, Path::new("a/adapter_config.json"))
+        let keys = serde_json::from_str(config).map_err(|error| error.to_string())?;
+        super::filled(lora, &keys, Path::new("a/adapter_config.json"))
             .map_err(|error| error.to_string())
     }
 
@@ -255,6 +251,10 @@ mod tests {
             (r#""init_lora_weights": "olora""#, "`init_lora_weights` = \"olora\""),
             (r#""alora_invocation_tokens": [7, 8]"#, "`alora_invocation_tokens` = [7,8]"),
             (r#""peft_type": "IA3""#, "`peft_type` = \"IA3\""),
+            (r#""lora_bias": true"#, "`lora_bias` = true"),
+            (r#""layers_to_transform": [0, 1]"#, "`layers_to_transform` = [0,1]"),
+            (r#""modules_to_save": ["lm_head"]"#, "`modules_to_save` = [\"lm_head\"]"),
+            (r#""a_method_of_next_year": {"k": 3}"#, "`a_method_of_next_year`"),
         ] {
             let config = format!(
                 "{{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\"], {more}}}"
@@ -270,6 +270,24 @@ mod tests {
         let all = r#"{"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
         let error = filled(&Lora::default(), all).unwrap_err();
         assert!(error.contains("`target_modules` = \"all-linear\""), "{error}");
+        let head = r#"{"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "lm_head"]}"#;
+        let error = filled(&Lora::default(), head).unwrap_err();
+        assert!(error.contains("`target_modules` = [\"q_proj\",\"lm_head\"]"), "{error}");
+        // All fields of PEFT 0.21 with their defaults.
+        let all = r#"{"alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null,
+            "auto_mapping": null, "base_model_name_or_path": "a/b", "bias": "none", "corda_config": null,
+            "ensure_weight_tying": false, "eva_config": null, "exclude_modules": null,
+            "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true,
+            "kasa_config": null, "layer_replication": null, "layers_pattern": null,
+            "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16, "lora_bias": false,
+            "lora_dropout": 0.05, "lora_ga_config": null, "megatron_config": null,
+            "megatron_core": "megatron.core", "modules_to_save": null, "monteclora_config": null,
+            "peft_type": "LORA", "peft_version": "0.19.1", "qalora_group_size": 16, "r": 8,
+            "rank_pattern": {}, "revision": null, "runtime_config": {"ephemeral_gpu_offload": false},
+            "target_modules": ["q_proj"], "target_parameters": null, "task_type": "CAUSAL_LM",
+            "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
+            "use_qalora": false, "use_rslora": false, "velora_config": null}"#;
+        assert_eq!(filled(&Lora::default(), all).unwrap().r, Some(8));
         assert!(filled(&Lora::default(), "{}").unwrap_err().contains("missing field `r`"));
     }
 }

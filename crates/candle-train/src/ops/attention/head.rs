@@ -39,6 +39,11 @@ impl<'a> HeadRows<'a> {
         Panels::pack(self.format, source, &[0], self.width, range.len())
     }
 
+    /// Rows `range` alone.
+    pub(super) fn part(self, range: Range<usize>) -> Self {
+        Self { values: self.from(range.start), length: range.len(), ..self }
+    }
+
     fn from(self, row: usize) -> &'a [f32] {
         self.values.get(row * self.stride..).unwrap_or_default()
     }

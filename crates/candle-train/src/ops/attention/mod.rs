@@ -10,6 +10,7 @@ mod on_gpu;
 mod scores;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -19,6 +20,7 @@ use super::kernel::Format;
 use super::operation::{Gradients, Input, Operation, SavedForBackward, add_multiplications};
 use super::precision::{operand_of, round_block};
 use super::scratch::zeros;
+use super::segments::Segments;
 use super::simd::build_rows;
 use super::storage::{read, tensor};
 use crate::Precision;
@@ -63,6 +65,35 @@ pub fn attention_within(
     chain::apply([q, k, v], SeparateQkv(op.within(lengths)?))
 }
 
+/// [`attention`] in samples of several texts, of which each sees itself alone: as many queries as
+/// keys. With segments, the CPU computes it.
+pub fn attention_in(
+    segments: Option<&Segments>,
+    [q, k, v]: [&Tensor; 3],
+    attention: Attention,
+) -> Result<Tensor> {
+    let ((b, t, w), tracked) = (q.dims3()?, [q, k, v].iter().any(|x| x.track_op()));
+    if k.dims() != q.dims() || v.dims() != q.dims() {
+        bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
+    }
+    let op = Heads::new(attention, Sizes { b, t, s: t, w }, tracked)?;
+    chain::apply([q, k, v], SeparateQkv(op.in_segments(segments)?))
+}
+
+/// [`attention_in`] of queries, keys and values that lie side by side.
+pub fn attention_packed_in(
+    segments: Option<&Segments>,
+    qkv: &Tensor,
+    attention: Attention,
+) -> Result<Tensor> {
+    let (b, t, columns) = qkv.dims3()?;
+    if columns % 3 != 0 {
+        bail!("queries, keys and values in {columns} columns");
+    }
+    let op = Heads::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
+    chain::apply([qkv], PackedQkv(op.in_segments(segments)?))
+}
+
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
 pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_packed_within(qkv, attention, None)
@@ -96,6 +127,8 @@ struct Heads {
     sizes: Sizes,
     /// Keys that the queries of each sample see; all of them if it is empty.
     lengths: Vec<usize>,
+    /// Texts of each sample, which see themselves alone; `None` = each sample is one.
+    segments: Option<Segments>,
     /// Logarithm of the sum of exponentials of each (batch, head, query).
     log_sums: Option<SavedForBackward<Vec<f32>>>,
 }
@@ -122,7 +155,23 @@ impl Heads {
         }
         add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
         let log_sums = tracked.then(SavedForBackward::default);
-        Ok(Self { attention, sizes, lengths: Vec::new(), log_sums })
+        Ok(Self { attention, sizes, lengths: Vec::new(), segments: None, log_sums })
+    }
+
+    /// Limits each text of a sample to itself.
+    fn in_segments(self, segments: Option<&Segments>) -> Result<Self> {
+        let Some(segments) = segments else { return Ok(self) };
+        segments.check(self.sizes.b, self.sizes.t)?;
+        Ok(Self { segments: Some(segments.clone()), ..self })
+    }
+
+    /// Queries and keys of each text of the sample of a head, by its index.
+    fn texts(&self, index: usize) -> Vec<Range<usize>> {
+        let t = self.sizes.t;
+        match &self.segments {
+            Some(segments) => segments.of(index / self.attention.heads, t).collect(),
+            None => std::iter::once(0..t).collect(),
+        }
     }
 
     /// Limits each sample to its first keys, as many as its length.
@@ -177,13 +226,31 @@ impl Heads {
         }
     }
 
+    /// A head of one text of its sample; the head itself where samples are one text.
+    fn of_text<'a>(&self, head: Head<'a>, text: &Range<usize>) -> Head<'a> {
+        if self.segments.is_none() {
+            return head;
+        }
+        let dropout = head.dropout.map(|dropout| Dropout {
+            first: dropout.first + text.start * (self.sizes.s + 1),
+            ..dropout
+        });
+        let [q, k, v] = [head.q, head.k, head.v].map(|rows| rows.part(text.clone()));
+        Head { q, k, v, dropout, causal: head.causal }
+    }
+
     fn forward(&self, operands: [Operand<'_>; 3]) -> (Vec<f32>, Shape) {
         let (Sizes { b, t, w, .. }, heads) = (self.sizes, self.attention.heads);
         let mut by_head = zeros(b * t * w);
         let mut log_sums = vec![0.0; b * heads * t];
         let tasks = by_head.par_chunks_mut((t * self.head_width()).max(1));
         tasks.zip(log_sums.par_chunks_mut(t.max(1))).enumerate().for_each(|(i, (y, log_sums))| {
-            self.head(i, operands).forward(y, log_sums);
+            let d = self.head_width();
+            for text in self.texts(i) {
+                let y = &mut y[text.start * d..text.end * d];
+                let head = self.head(i, operands);
+                self.of_text(head, &text).forward(y, &mut log_sums[text]);
+            }
         });
         let y = self.placed([&by_head], t);
         if let Some(kept) = &self.log_sums {
@@ -205,10 +272,18 @@ impl Heads {
         let tasks = q.par_chunks_mut((t * d).max(1));
         let tasks = tasks.zip(k.par_chunks_mut((s * d).max(1)));
         tasks.zip(v.par_chunks_mut((s * d).max(1))).enumerate().for_each(|(i, ((q, k), v))| {
-            let result = self.head(i, [operand(y), operand(dy), operand(dy)]);
             let log_sums = &log_sums[i * t..(i + 1) * t];
-            let mut gradients = HeadGradients { q, k, v };
-            self.head(i, operands).backward(result.q, result.k, log_sums, &mut gradients);
+            for text in self.texts(i) {
+                let result = self.head(i, [operand(y), operand(dy), operand(dy)]);
+                let result = self.of_text(result, &text);
+                let [q, k, v] = [&mut *q, &mut *k, &mut *v].map(|gradient| match self.segments {
+                    Some(_) => &mut gradient[text.start * d..text.end * d],
+                    None => gradient,
+                });
+                let head = self.of_text(self.head(i, operands), &text);
+                let mut gradients = HeadGradients { q, k, v };
+                head.backward(result.q, result.k, &log_sums[text], &mut gradients);
+            }
         });
         Ok(gradients)
     }

@@ -7,9 +7,9 @@ use crate::ops::cuda::{self, Address, Attend, Gpu, Mask, Operand, Outcome};
 use crate::ops::operation::{Gradients, OnGpu, SavedForBackward};
 
 impl Heads {
-    /// The kernels know no lengths.
+    /// The kernels know no lengths and no texts in a sample.
     fn has_kernels(&self) -> bool {
-        self.lengths.is_empty()
+        self.lengths.is_empty() && self.segments.is_none()
     }
 
     fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Attend<'a> {

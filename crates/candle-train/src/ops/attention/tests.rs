@@ -69,6 +69,75 @@ fn keys_beyond_a_samples_length_are_seen_by_none_of_its_queries() {
 }
 
 #[test]
+fn each_text_of_a_sample_has_the_bits_of_the_text_alone() -> Result<()> {
+    let dropout = Some((0.4, Key::new(1, Purpose::Dropout, 2, 3)));
+    let lengths = vec![vec![70, 3, 40], vec![1, 119]];
+    let (t, w) = (120, 8);
+    let segments = Segments::new(lengths.clone());
+    let all = tensor(values("segments", 5, 2 * t * 3 * w), (2, t, 3 * w))?;
+    let kind = plain(2, true);
+    let whole = attention_packed_in(Some(&segments), &all, kind)?;
+    for (sample, lengths) in lengths.iter().enumerate() {
+        let mut start = 0;
+        for &length in lengths {
+            let text = all.narrow(0, sample, 1)?.narrow(1, start, length)?.contiguous()?;
+            let alone = attention_packed(&text, kind)?.flatten_all()?.to_vec1::<f32>()?;
+            let among = whole.narrow(0, sample, 1)?.narrow(1, start, length)?;
+            assert!(among.flatten_all()?.to_vec1::<f32>()? == alone, "{sample} {start}");
+            start += length;
+        }
+    }
+    // With dropout, and in its gradients, as computed text by text.
+    for kind in [kind, Attention { dropout, ..kind }] {
+        let shape = [2, 9, 4];
+        let segments = Segments::new(vec![vec![4, 3], vec![9]]);
+        check_gradients(
+            &[&shape, &shape, &shape],
+            |x| attention_in(Some(&segments), [&x[0], &x[1], &x[2]], kind),
+            |v| in_texts(v, kind, &segments),
+            1e-5,
+        );
+    }
+    let x = tensor(vec![0.0; 24], (2, 4, 3))?;
+    let wrong = Segments::new(vec![vec![4], vec![3, 2]]);
+    assert_refused(attention_packed_in(Some(&wrong), &x, plain(1, true)), "texts of [[4], [3, 2]]");
+    Ok(())
+}
+
+/// [`slow`] of 2 samples of 9 places in which a query sees the keys of its own text up to itself.
+fn in_texts(v: &[Vec<f64>], attention: Attention, segments: &Segments) -> Vec<f64> {
+    let (t, w) = (9, 4);
+    let d = w / attention.heads;
+    let mut y = vec![0.0; 2 * t * w];
+    let heads = (0..2).flat_map(|sample| (0..attention.heads).map(move |head| (sample, head)));
+    for (sample, head) in heads {
+        for text in segments.of(sample, t) {
+            for query in text.clone() {
+                let at = |row: usize, j: usize| (sample * t + row) * w + head * d + j;
+                let score = |key: usize| -> f64 {
+                    let products = (0..d).map(|j| v[0][at(query, j)] * v[1][at(key, j)]);
+                    products.sum::<f64>() / (d as f64).sqrt()
+                };
+                let seen = text.start..query + 1;
+                let sum: f64 = seen.clone().map(|key| score(key).exp()).sum();
+                for key in seen {
+                    let element = ((sample * attention.heads + head) * t + query) * t + key;
+                    let kept = match attention.dropout {
+                        Some((p, random)) if random.uniform(element as u64) < p => 0.0,
+                        Some((p, _)) => 1.0 / (1.0 - p),
+                        None => 1.0,
+                    };
+                    for j in 0..d {
+                        y[at(query, j)] += kept * score(key).exp() / sum * v[2][at(key, j)];
+                    }
+                }
+            }
+        }
+    }
+    y
+}
+
+#[test]
 fn lengths_that_leave_no_key_or_more_than_there_are_are_refused() {
     let x = tensor(vec![0.0; 24], (2, 4, 3)).unwrap();
     for lengths in [&[4, 0][..], &[4, 5], &[4]] {

@@ -20,6 +20,11 @@ impl Rotary {
 }
 
 impl OnGpu for Rotary {
+    /// The kernel counts positions by the places of a sample.
+    fn has_kernels(&self) -> bool {
+        self.positions.is_empty()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let angles = self.table(gpu)?;
         let rotation = cuda::Rotation { sizes: self.sizes, angles: &angles, sign: 1.0 };

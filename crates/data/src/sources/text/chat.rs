@@ -2,7 +2,8 @@
 //! tokenizer, of which the answers of the assistant count.
 //!
 //! A conversation is `messages` of `role` and `content`, or `conversations` of `from` and `value`
-//! as in `ShareGPT`, or an entry in Alpaca's form. The file holds one in each line, or a JSON list.
+//! as in `ShareGPT`, or an entry in Alpaca's form (`conversation.rs`). The file holds one in each
+//! line, or a JSON list.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,18 +11,21 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::text::entries::{Counted, Entries, SampleForm};
-use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
+use crate::sources::text::conversation::Conversation;
+use crate::sources::text::entries::{Counted, CutEntry, Entries};
+use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::samples::SampleForm;
+use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{ChatTemplate, Splits, TextForm, parquet, read};
+use crate::{ChatTemplate, Splits, TextForm};
 
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
@@ -32,9 +36,11 @@ const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// conversations, one JSON object per line, a JSON list, or the rows of a parquet file: with `messages` (each with `role`
-    /// and `content`), `conversations` (`from` and `value`, ShareGPT's format), or `instruction`,
-    /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
+    /// conversations, one JSON object per line, a JSON list, or the rows of a parquet file: with
+    /// `messages` (each with `role` and `content`), `conversations` (`from` and `value`, ShareGPT's
+    /// format), or `instruction`, `input` and `output` (Alpaca's; `system` and `history`, too).
+    /// `tools`, `documents` and `chat_template_kwargs` are given to the template; an answer with
+    /// `weight = 0` or `train = false` is not learned. Losses are means over the counted tokens.
     #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
     pub file: PathBuf,
     /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
@@ -49,6 +55,12 @@ pub struct Chat {
     /// ignores padding).
     #[schemars(range(min = 2, max = 65_536), example = 1024)]
     pub seq_len: usize,
+    /// pack several short conversations into each sample to train on. None sees anything of the
+    /// others, and its positions count from 0: each has the logits that it would have alone. An
+    /// epoch has fewer samples, of about the same length.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub packing: bool,
     /// fraction of the conversations, at the end, held out for validation, unless
     /// `data.val_fraction` or `data.folds` is given.
     #[serde(default = "a_tenth")]
@@ -86,21 +98,17 @@ impl Kind for Chat {
 
 impl DataSource for Chat {
     fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
-        Ok(self.splits(&reading.survey.split, CacheCheck::Header)?.0)
+        Ok(self.splits(&reading.survey.split, EntryCheck::Open)?.0)
     }
 
     fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
-        let (splits, entries, uncounted) = self.splits(&request.split, CacheCheck::Whole)?;
-        // What the template makes of the data is said before anything starts.
-        let first = splits.train.load(0, None, &mut Vec::new());
-        first.map_err(|source| Error::Sample { index: 0, source })?;
-        let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let wrong = entries.first_wrong().map(|(line, why, n)| {
-            format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
-        });
+        let check = EntryCheck::Survey(request.on_bad_sample);
+        let (splits, entries, notes) = self.splits(&request.split, check)?;
+        let lengths = entries.length_words(self.seq_len);
+        let packs = if self.packing { ", packed" } else { "" };
+        let line = format!("{}, {lengths}, {counts}{packs}", self.file.display());
         let held = Bytes(entries.held());
-        let notes = wrong.into_iter().chain(uncounted).collect();
         Ok(Survey { notes, line, held, ..Survey::of(&splits) })
     }
 
@@ -134,7 +142,7 @@ impl Chat {
     fn splits(
         &self,
         split: &SplitPlan,
-        look: CacheCheck,
+        check: EntryCheck,
     ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
@@ -147,13 +155,22 @@ impl Chat {
             let what = what + ": set `data.eos_token`";
             Error::Format { path: self.tokenizer.clone(), what }
         })?;
+        let mut notes = match check {
+            EntryCheck::Survey(_) => template.doubts(&tokenizer, end),
+            EntryCheck::Open => Vec::new(),
+        };
         let own = self.clone();
         let cutter = tokenizer.clone();
         let cut = move || {
-            let cut = |messages: &Vec<Value>| own.tokens(messages, &cutter, &template);
-            Ok(Entries::cut(&own.conversations()?, cut))
+            let file = EntryFile::read(&own.file, "the conversations", EXPECTED)?;
+            Ok(file.cut(|entry| {
+                let chat = Conversation::of(entry, &template)?;
+                let tokens = own.tokens(&chat, &cutter, &template)?;
+                Ok(CutEntry { tokens, unused: chat.unused })
+            }))
         };
-        let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
+        let cache = TokenCache::of_user();
+        let entries = cached(cache.as_ref(), &self.origin(), check.of_cache(), cut)?;
         let entries = Arc::new(entries);
         let form = SampleForm {
             path: self.file.clone(),
@@ -161,9 +178,11 @@ impl Chat {
             seq_len: self.seq_len,
             end,
             all_count: false,
+            packing: self.packing,
         };
         let classes = tokenizer.vocabulary();
-        let (splits, notes) = form.splits(&entries, self.val_ratio, split, look, classes)?;
+        let (splits, told) = splits(&form, &entries, self.val_ratio, split, check, classes)?;
+        notes.extend(told);
         Ok((splits, entries, notes))
     }
 
@@ -180,122 +199,26 @@ impl Chat {
     }
 
     /// The tokens of a conversation, of which those that hold a byte of an answer count, as in
-    /// transformers.
+    /// transformers; without `mask_prompt` all but those of answers that are not learnt.
     fn tokens(
         &self,
-        messages: &[Value],
+        chat: &Conversation,
         tokenizer: &Tokenizer,
         template: &ChatTemplate,
     ) -> Result<Vec<Counted>, String> {
-        if !self.mask_prompt {
-            let tokens = tokenizer.encode(&template.whole(messages)?, false)?;
+        let Conversation { messages, variables, untrained, .. } = chat;
+        if !self.mask_prompt && untrained.is_empty() {
+            let tokens = tokenizer.encode(&template.text(messages, variables)?, false)?;
             return Ok(tokens.into_iter().map(|token| (token, true)).collect());
         }
-        let chat = template.chat(messages)?;
+        let is_wanted = |message: usize| untrained.contains(&message) != self.mask_prompt;
+        let chat = template.chat(messages, variables, is_wanted)?;
         let spans = tokenizer.encode_spans(&chat.text)?.into_iter();
         let is_answered = |span: &Range<usize>| {
             chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
         };
-        Ok(spans.map(|(token, span)| (token, is_answered(&span))).collect())
+        Ok(spans.map(|(token, span)| (token, is_answered(&span) == self.mask_prompt)).collect())
     }
-
-    /// The messages of each conversation, with its line or place in the list.
-    fn conversations(&self) -> Result<Vec<(u64, Vec<Value>)>, Error> {
-        let what = "the conversations";
-        let bytes = match parquet::json_lines(&self.file, what, EXPECTED)? {
-            Some(lines) => lines,
-            None => {
-                read::table(what, &self.file, EXPECTED).or_else(|error| self.long_line(error))?
-            }
-        };
-        if bytes.trim_ascii_start().starts_with(b"[") {
-            let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| {
-                let what = format!("it is not a JSON list: {error}");
-                Error::Format { path: self.file.clone(), what }
-            })?;
-            let places = (1..).zip(&list);
-            let chat = |(place, value): (u64, &Value)| self.chat(place, value);
-            return places.map(chat).collect();
-        }
-        let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
-        let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
-        let chat = |(line, text): (u64, &[u8])| {
-            let value = serde_json::from_slice(text).map_err(|error| {
-                let what = format!("it is not JSON: {error}; it should hold {EXPECTED}");
-                Error::Line { path: self.file.clone(), line, what }
-            })?;
-            self.chat(line, &value)
-        };
-        lines.map(chat).collect()
-    }
-
-    /// A list may stand in one line, however long.
-    fn long_line(&self, error: Error) -> Result<Vec<u8>, Error> {
-        match read::whole(&self.file) {
-            Ok(bytes) if bytes.trim_ascii_start().starts_with(b"[") => Ok(bytes),
-            _ => Err(error),
-        }
-    }
-
-    fn chat(&self, line: u64, value: &Value) -> Result<(u64, Vec<Value>), Error> {
-        let messages =
-            messages(value).map_err(|what| Error::Line { path: self.file.clone(), line, what })?;
-        Ok((line, messages))
-    }
-}
-
-/// Messages with `role` and `content`, whatever the form of the entry.
-fn messages(entry: &Value) -> Result<Vec<Value>, String> {
-    let object = entry.as_object().ok_or("it is not a JSON object")?;
-    let list = |key: &str| object.get(key).and_then(Value::as_array);
-    let messages = if let Some(messages) = list("messages") {
-        messages.clone()
-    } else if let Some(turns) = list("conversations") {
-        let system = object.get("system").and_then(Value::as_str).filter(|text| !text.is_empty());
-        let system = system.map(|text| Ok(json!({"role": "system", "content": text})));
-        system.into_iter().chain(turns.iter().map(of_share_gpt)).collect::<Result<_, _>>()?
-    } else if let Some(messages) = of_alpaca(object) {
-        messages
-    } else {
-        return Err("it has neither `messages`, nor `conversations`, nor `instruction` and \
-                    `output`"
-            .to_owned());
-    };
-    for (i, message) in (1..).zip(&messages) {
-        if !message["role"].is_string() {
-            return Err(format!("its message {i} has no `role`"));
-        }
-    }
-    if messages.iter().any(|message| message["role"] == "assistant") {
-        return Ok(messages);
-    }
-    Err("no message of it has the role `assistant`: there is nothing to learn".to_owned())
-}
-
-fn of_share_gpt(turn: &Value) -> Result<Value, String> {
-    if turn["role"].is_string() {
-        return Ok(turn.clone());
-    }
-    let role = match turn["from"].as_str() {
-        Some("human" | "user") => "user",
-        Some("gpt" | "assistant" | "model" | "chatgpt" | "bing" | "bard") => "assistant",
-        Some("system") => "system",
-        Some("tool" | "function" | "observation") => "tool",
-        Some(other) => return Err(format!("a turn of it is from `{other}`, who is not known")),
-        None => return Err("a turn of it has no `from`".to_owned()),
-    };
-    let value = turn["value"].as_str().ok_or("a turn of it has no `value`")?;
-    Ok(json!({"role": role, "content": value}))
-}
-
-fn of_alpaca(entry: &Map<String, Value>) -> Option<Vec<Value>> {
-    let text = |key: &str| entry.get(key)?.as_str();
-    let question = match text("input").filter(|input| !input.is_empty()) {
-        Some(input) => format!("{}\n{input}", text("instruction")?),
-        None => text("instruction")?.to_owned(),
-    };
-    let user = json!({"role": "user", "content": question});
-    Some(vec![user, json!({"role": "assistant", "content": text("output")?})])
 }
 
 #[cfg(test)]

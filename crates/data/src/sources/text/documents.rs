@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, SampleError};
 use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind};
 use crate::rng::Key;
-use crate::sources::text::entries::padded;
+use crate::sources::text::samples::padded;
 use crate::{Dataset, Target, read};
 
 /// The key of a document in a JSON object a line.

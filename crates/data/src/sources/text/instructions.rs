@@ -6,31 +6,39 @@
 //! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
 //! apart, so that the border between them is known.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::chat_template::eos_token;
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::text::entries::{Counted, Entries, SampleForm};
-use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
+use crate::sources::text::entries::{Counted, CutEntry, Entries};
+use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::samples::SampleForm;
+use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{Splits, TextForm, parquet, read};
+use crate::{Splits, TextForm};
+
+const EXPECTED: &str = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
 
 /// instructions and answers in Alpaca's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
     /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, one such
-    /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
-    /// Response:", then the answer. Losses are means over all counted tokens of the global batch,
-    /// whatever their distribution over passes and ranks.
+    /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of
+    /// Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over all counted
+    /// tokens of the global batch, whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
     /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
@@ -40,6 +48,12 @@ pub struct Instructions {
     /// padding).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
+    /// pack several short entries into each sample to train on. None sees anything of the others,
+    /// and its positions count from 0: each has the logits that it would have alone. An epoch has
+    /// fewer samples, of about the same length.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub packing: bool,
     /// fraction of the entries, at the end, held out for validation, unless `data.val_fraction` or
     /// `data.folds` is given.
     #[serde(default = "a_tenth")]
@@ -49,8 +63,9 @@ pub struct Instructions {
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,
-    /// token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`,
-    /// `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
+    /// token that ends an answer. Default: the `eos_token` of the `tokenizer_config.json` beside
+    /// the tokenizer, else the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`, `<|im_end|>`,
+    /// `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
     /// at the end of a run on one machine, sample this many tokens with the best weights and print
@@ -82,17 +97,25 @@ impl DataSource for Instructions {
 
     fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
-        let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
         let (splits, entries, notes) =
-            open_with(self, &tokenizer, &request.split, CacheCheck::Whole)?;
+            open_with(self, &tokenizer, &request.split, EntryCheck::Survey(request.on_bad_sample))?;
         let held = Bytes(entries.held());
+        let lengths = entries.length_words(self.seq_len);
+        let packs = if self.packing { ", packed" } else { "" };
+        let line = format!("{}, {lengths}, {counts}{packs}", self.file.display());
         Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
+        let known =
+            [Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)];
+        // It may name the token that ends answers.
+        let config = self.tokenizer.with_file_name("tokenizer_config.json");
+        let config = (self.eos_token.is_none() && config.is_file()).then_some(config);
+        let config = config.map(|path| Files::one("tokenizer configuration", &path));
+        Ok(known.into_iter().chain(config).collect())
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -111,14 +134,41 @@ impl DataSource for Instructions {
     }
 }
 
-/// One entry of the list.
-#[derive(Debug, Deserialize)]
-struct Entry {
-    instruction: String,
-    /// Empty, absent or null where there is none.
-    #[serde(default)]
-    input: Option<String>,
-    output: String,
+/// An instruction, what it is about, and its answer.
+struct Entry<'a> {
+    instruction: &'a str,
+    /// Empty where there is none.
+    input: &'a str,
+    output: &'a str,
+}
+
+/// Keys that the prompt has no place for.
+const NOT_IN_PROMPT: [&str; 2] = ["system", "history"];
+
+impl<'a> Entry<'a> {
+    fn of(value: &'a Value) -> Result<Self, String> {
+        let object = value.as_object().ok_or("it is not a JSON object")?;
+        let text = |key: &str| match object.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                value.as_str().map(Some).ok_or_else(|| format!("its `{key}` is not text"))
+            }
+        };
+        let needed = |key: &str| text(key)?.ok_or_else(|| format!("it has no `{key}`"));
+        let is_empty = |key: &str| match &value[key] {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if let Some(key) = NOT_IN_PROMPT.iter().find(|key| !is_empty(key)) {
+            return Err(format!(
+                "it has `{key}`, which Alpaca's prompt has no place for: use `data.name = \"chat\"`"
+            ));
+        }
+        let (instruction, output) = (needed("instruction")?, needed("output")?);
+        Ok(Self { instruction, input: text("input")?.unwrap_or_default(), output })
+    }
 }
 
 /// The prompt before the answer: Stanford's, which ends at the colon. (alpaca-lora's template ends
@@ -140,7 +190,7 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 /// Opens all parts, with the vocabulary in the order of its tokens.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
     let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
-    Ok(open_with(source, &tokenizer, split, CacheCheck::Header)?.0)
+    Ok(open_with(source, &tokenizer, split, EntryCheck::Open)?.0)
 }
 
 /// Opens the data with a tokenizer that was read before.
@@ -148,84 +198,84 @@ fn open_with(
     source: &Instructions,
     tokenizer: &Arc<Tokenizer>,
     split: &SplitPlan,
-    look: CacheCheck,
+    check: EntryCheck,
 ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
-    let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
-        let what = match &source.eos_token {
-            Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
-            None => "it has none of the usual end-of-text tokens: set `data.eos_token`".to_owned(),
-        };
-        Error::Format { path: source.tokenizer.clone(), what }
-    })?;
+    let end = end_of_answers(tokenizer, &source.tokenizer, source.eos_token.as_deref())?;
     let origin = Origin {
         paths: vec![source.file.clone(), source.tokenizer.clone()],
         options: format!("instructions {end}"),
     };
-    let own = source.clone();
+    let path = source.file.clone();
     let cutter = tokenizer.clone();
     let cut = move || {
-        let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
-        Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
+        let file = EntryFile::read(&path, "the instructions", EXPECTED)?;
+        Ok(file.cut(|value| {
+            let tokens = tokens(&Entry::of(value)?, &cutter, end)?;
+            Ok(CutEntry { tokens, unused: unused(value) })
+        }))
     };
-    let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
+    let cache = TokenCache::of_user();
+    let entries = Arc::new(cached(cache.as_ref(), &origin, check.of_cache(), cut)?);
     let form = SampleForm {
         path: source.file.clone(),
         noun: "entry",
         seq_len: source.seq_len,
         end,
         all_count: !source.mask_prompt,
+        packing: source.packing,
     };
     let classes = tokenizer.vocabulary();
-    let (splits, notes) = form.splits(&entries, source.val_ratio, split, look, classes)?;
+    let (splits, notes) = splits(&form, &entries, source.val_ratio, split, check, classes)?;
     Ok((splits, entries, notes))
 }
 
+/// The token that ends an answer: the one `named`, that of the configuration beside the tokenizer
+/// at `path`, or a usual one.
+///
+/// # Errors
+///
+/// The tokenizer has no such token.
+pub fn end_of_answers(
+    tokenizer: &Tokenizer,
+    path: &Path,
+    named: Option<&str>,
+) -> Result<u32, Error> {
+    let config = if named.is_none() { eos_token(path)? } else { None };
+    tokenizer.end(named.or(config.as_deref())).ok_or_else(|| {
+        let what = match (named, config) {
+            (Some(name), _) => format!("it has no token `{name}`, which `data.eos_token` names"),
+            (None, Some(name)) => format!(
+                "it has no token `{name}`, the `eos_token` of the tokenizer_config.json beside it: \
+                 set `data.eos_token`"
+            ),
+            (None, None) => {
+                "it has none of the usual end-of-text tokens: set `data.eos_token`".to_owned()
+            }
+        };
+        Error::Format { path: path.to_owned(), what }
+    })
+}
+
 /// The tokens of an entry, of which its answer counts.
-fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>, String> {
-    let prompt = prompt(&entry.instruction, entry.input.as_deref().unwrap_or_default());
+fn tokens(entry: &Entry<'_>, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>, String> {
+    let prompt = prompt(entry.instruction, entry.input);
     let asked = tokenizer.encode(&prompt, true)?.into_iter().map(|token| (token, false));
-    let answer = tokenizer.encode(&entry.output, false)?.into_iter().chain([end]);
+    let answer = tokenizer.encode(entry.output, false)?.into_iter().chain([end]);
     Ok(asked.chain(answer.map(|token| (token, true))).collect())
 }
 
-/// All entries: a JSON list, or one in each line.
-fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
-    let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
-    let path = || source.file.clone();
-    let what = "the instructions";
-    let bytes = match parquet::json_lines(&source.file, what, expected)? {
-        Some(lines) => lines,
-        None => read::whole(&source.file).map(read::without_mark).map_err(Error::reading(
-            what,
-            &source.file,
-            expected,
-        ))?,
+/// Keys of an entry that have no effect.
+fn unused(entry: &Value) -> BTreeSet<String> {
+    let is_known = |key: &str| {
+        ["instruction", "input", "output"].contains(&key) || NOT_IN_PROMPT.contains(&key)
     };
-    let is_lines = bytes.trim_ascii_start().starts_with(b"{");
-    if !is_lines {
-        return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
-            path: path(),
-            what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),
-        });
-    }
-    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
-    let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
-    let entry = |(line, text): (u64, &[u8])| {
-        serde_json::from_slice(text).map_err(|error| {
-            // The parser counts lines of this line alone.
-            let why = error.to_string().replace(" at line 1 column", ", column");
-            let what = format!("it is no `instruction`, `input` and `output`: {why}");
-            Error::Line { path: path(), line, what }
-        })
-    };
-    lines.map(entry).collect()
+    let keys = entry.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    keys.map(|(key, _)| key).filter(|key| !is_known(key)).cloned().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::io::Write;
-    use std::path::Path;
 
     use super::*;
     use crate::tokenizer::tests::write;
@@ -243,10 +293,17 @@ mod tests {
             tokenizer: write(folder),
             seq_len,
             val_ratio: 0.34,
+            packing: false,
             mask_prompt: false,
             eos_token: None,
             sample_tokens: None,
         }
+    }
+
+    /// What a survey says of data that cannot be used.
+    fn refused(source: &Instructions) -> String {
+        let request = SurveyRequest::new("x", 0, crate::plan::Targets::Classes);
+        source.survey(&request).unwrap_err().to_string()
     }
 
     fn loaded(source: &Instructions, index: usize) -> (Vec<f32>, Vec<u32>) {
@@ -308,8 +365,8 @@ mod tests {
         let of_lines = loaded(&Instructions { val_ratio: 0.5, ..lines }, 0);
         assert_eq!(of_lines, loaded(&source(folder.path(), JSON, 400), 0));
         let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
-        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
-        assert!(error.contains("alpaca.json`, line 2: it is no `instruction`"), "{error}");
+        let error = refused(&wrong);
+        assert!(error.contains("alpaca.json`, line 2: its `instruction` is not text"), "{error}");
     }
 
     #[test]
@@ -324,9 +381,8 @@ mod tests {
         assert_eq!(of(&format!("\u{feff}{line}\n{line}\n")), plain);
         assert_eq!(of(&format!("\u{feff}[{line},\n{line}]")), plain);
         assert_eq!(of(&format!("{null}\n{null}\n")), plain);
-        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
-        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
-        assert_eq!(error.matches("line").count(), 1, "{error}");
+        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": "), 400);
+        assert_eq!(refused(&wrong).matches("line").count(), 1, "{}", refused(&wrong));
     }
 
     #[test]
@@ -362,14 +418,28 @@ mod tests {
         let facts = Survey::of(&open(&source(folder.path(), JSON, 8), &SplitPlan::NONE).unwrap());
         assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (2, 1, 11));
         assert_eq!((facts.sample, facts.target), (Some(vec![8]), vec![8]));
-        let error =
-            |source: &Instructions| open(source, &SplitPlan::NONE).err().unwrap().to_string();
+        let error = refused;
         let broken = source(folder.path(), r#"[{"instruction": "a"}]"#, 8);
-        assert!(error(&broken).contains("missing field `output`"), "{}", error(&broken));
+        assert!(error(&broken).contains("entry 1: it has no `output`"), "{}", error(&broken));
+        let chat = r#"[{"instruction": "a", "output": "b", "system": "Be brief."}]"#;
+        let chat = error(&source(folder.path(), chat, 8));
+        assert!(chat.contains("has `system`") && chat.contains("\"chat\""), "{chat}");
         let few = source(folder.path(), r#"[{"instruction": "a", "output": "b"}]"#, 8);
         assert!(error(&few).contains(
             "`data.val_ratio` leaves 1 of its 1 entries to train on and 0 to validate on"
         ));
+        let config = folder.path().join("tokenizer_config.json");
+        crate::files::write_atomic(&config, br#"{"eos_token": {"content": "<unk>"}}"#).unwrap();
+        let end = || {
+            let source = source(folder.path(), JSON, 400);
+            let (_, next) = loaded(&source, 0);
+            next.into_iter().rev().find(|&token| token != IGNORED)
+        };
+        assert_eq!(end(), Some(2), "the end is that of the configuration");
+        crate::files::write_atomic(&config, br#"{"eos_token": "<stop>"}"#).unwrap();
+        let absent = error(&source(folder.path(), JSON, 8));
+        assert!(absent.contains("`<stop>`, the `eos_token` of the tokenizer_config"), "{absent}");
+        std::fs::remove_file(&config).unwrap();
         let mut other = source(folder.path(), JSON, 8);
         other.eos_token = Some("<stop>".to_owned());
         assert!(error(&other).contains("it has no token `<stop>`"), "{}", error(&other));

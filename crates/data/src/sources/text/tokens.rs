@@ -31,8 +31,6 @@ use crate::{Dataset, Splits, Target, TextForm, read};
 
 /// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
 const MAX_OVERLAPPING_WINDOWS: usize = 1 << 24;
-/// Largest vocabulary whose tokens have 16 bits.
-const MAX_UINT16_VOCABULARY: usize = 1 << 16;
 
 /// a text, as characters or tokens; the next one is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,8 +57,10 @@ pub struct Tokens {
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 1_048_576), example = 50_304)]
     pub vocab_size: usize,
-    /// type of the tokens in `train_file` and `val_file`, little-endian: "uint16" or "uint32".
-    /// Default: 16 bits for vocabularies of up to 65,536, else 32. A .npy file needs no type.
+    /// type of the tokens in `train_file` and `val_file`, little-endian: "uint16", "uint32" or
+    /// "int64". Default: told by the size of `train_file` and the range of its tokens; where it
+    /// may be several, 16 bits for vocabularies of up to 65,536, else 32. A .npy file needs no
+    /// type.
     #[serde(default)]
     #[schemars(example = &"uint32")]
     pub token_dtype: Option<TokenDtype>,
@@ -125,7 +125,7 @@ impl DataSource for Tokens {
 
     fn survey(&self, request: &SurveyRequest<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
-        Self::check_tokens(&source)?;
+        check_tokens(&source)?;
         let (splits, token_bytes) = open(&source, self.seq_len, &request.split, CacheCheck::Whole)?;
         let found = Survey::of(&splits);
         let seq_len = self.seq_len;
@@ -136,8 +136,12 @@ impl DataSource for Tokens {
                 // Four bytes per character or token, where these are not kept in a file.
                 (line, Bytes(4 * (found.n_train + found.n_val) as u64))
             }
-            Source::Binary { train, val, .. } => {
-                (format!("{}, windows of {seq_len} tokens", both(&train, &val)), Bytes(0))
+            Source::Binary { train, val, dtype, vocabulary, .. } => {
+                let found = dtype_of(dtype, &train, vocabulary)?;
+                let is_usual = dtype.is_some() || found == TokenDtype::usual(vocabulary);
+                let bits =
+                    if is_usual { String::new() } else { format!(" of {} bits", found.bits()) };
+                (format!("{}, windows of {seq_len} tokens{bits}", both(&train, &val)), Bytes(0))
             }
         };
         Ok(Survey { token_bytes, line, held, ..found })
@@ -194,26 +198,18 @@ impl DataSource for Tokens {
 }
 
 impl Tokens {
-    /// Refuses files whose tokens are of another type or vocabulary.
-    fn check_tokens(source: &Source) -> Result<(), Error> {
-        let Source::Binary { train, val, test, dtype, vocabulary } = source else { return Ok(()) };
-        let files = [Some(train), Some(val), test.as_ref()];
-        let mut files = files.into_iter().flatten();
-        files.try_for_each(|path| TokenFile::open(path, *dtype)?.check(path, *vocabulary))
-    }
-
     /// Files of tokens, each a document.
     fn token_files(
         &self,
         paths: &[PathBuf],
-        dtype: TokenDtype,
+        dtype: Option<TokenDtype>,
         vocabulary: usize,
     ) -> Result<Inputs, Error> {
         let is_wanted = |path: &Path| inputs::ends_with(path, &["bin", "npy"]);
         let inputs::InputFiles { files, notes } =
             inputs::files(paths, "files of tokens (.bin, .npy)", &is_wanted)?;
         let tokens = |path: PathBuf| -> Result<_, Error> {
-            let file = TokenFile::open(&path, dtype)?;
+            let file = TokenFile::open(&path, dtype_of(dtype, &path, vocabulary)?)?;
             let tokens = file.read(0, file.len()).map_err(|error| error.to_string());
             let known = tokens.and_then(|tokens| {
                 match tokens.iter().find(|&&token| token as usize >= vocabulary) {
@@ -238,17 +234,31 @@ impl Tokens {
                 let train = train.clone();
                 let val = val.clone();
                 let vocabulary = self.vocab_size;
-                let needed = match vocabulary {
-                    ..=MAX_UINT16_VOCABULARY => TokenDtype::Uint16,
-                    _ => TokenDtype::Uint32,
-                };
-                let dtype = self.token_dtype.unwrap_or(needed);
+                let dtype = self.token_dtype;
                 let test = self.test_file.clone();
                 Ok(Source::Binary { train, val, test, dtype, vocabulary })
             }
             _ => Err(Error::MissingKey { key: "data.file", kind: Self::NAME }),
         }
     }
+}
+
+/// The type of the tokens at `path`, unless it is `given`.
+fn dtype_of(
+    given: Option<TokenDtype>,
+    path: &Path,
+    vocabulary: usize,
+) -> Result<TokenDtype, Error> {
+    given.map_or_else(|| TokenDtype::recognised(path, vocabulary), Ok)
+}
+
+/// Refuses files whose tokens are of another type or vocabulary.
+fn check_tokens(source: &Source) -> Result<(), Error> {
+    let Source::Binary { train, val, test, dtype, vocabulary } = source else { return Ok(()) };
+    let dtype = dtype_of(*dtype, train, *vocabulary)?;
+    let files = [Some(train), Some(val), test.as_ref()];
+    let mut files = files.into_iter().flatten();
+    files.try_for_each(|path| TokenFile::open(path, dtype)?.check(path, *vocabulary))
 }
 
 /// Source of the tokens.
@@ -261,7 +271,8 @@ enum Source {
         train: PathBuf,
         val: PathBuf,
         test: Option<PathBuf>,
-        dtype: TokenDtype,
+        /// `None` = told by the file to train on.
+        dtype: Option<TokenDtype>,
         vocabulary: usize,
     },
 }
@@ -279,9 +290,10 @@ fn open(
         Source::Text(file, Some(tokenizer)) => words(file, tokenizer, split, look)?,
         Source::Binary { train, val, test, dtype, vocabulary } => {
             let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
-            let given = test.as_deref().map(|test| binary(test, *dtype)).transpose()?;
-            let (train, held) = held_back(binary(train, *dtype)?, split)?;
-            let rows = Parts { train, val: binary(val, *dtype)?, test: given.or(held) };
+            let dtype = dtype_of(*dtype, train, *vocabulary)?;
+            let given = test.as_deref().map(|test| binary(test, dtype)).transpose()?;
+            let (train, held) = held_back(binary(train, dtype)?, split)?;
+            let rows = Parts { train, val: binary(val, dtype)?, test: given.or(held) };
             OpenedText { rows, classes, token_bytes: Vec::new() }
         }
     };
@@ -551,7 +563,7 @@ mod tests {
         let bytes: Vec<u8> = (0..20u16).flat_map(|i| (i * 1000).to_le_bytes()).collect();
         let train = file(dir.path(), "train.bin", &bytes);
         let val = file(dir.path(), "val.bin", &bytes[..12]);
-        let dtype = TokenDtype::Uint16;
+        let dtype = Some(TokenDtype::Uint16);
         let opened = |vocabulary| {
             let source = Source::Binary {
                 train: train.clone(),
@@ -586,7 +598,7 @@ mod tests {
         assert_eq!(load(&*test, 0).0, [0.0, 1.0, 2.0, 3.0]);
         let bytes: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
         let train = file(dir.path(), "train.bin", &bytes);
-        let (val, dtype) = (train.clone(), TokenDtype::Uint16);
+        let (val, dtype) = (train.clone(), Some(TokenDtype::Uint16));
         let source = Source::Binary { train, val, test: None, dtype, vocabulary: 20 };
         let split = SplitPlan { test_fraction: Some(0.3), ..SplitPlan::NONE };
         let splits = open(&source, 3, &split, CacheCheck::Whole).unwrap().0;
@@ -611,7 +623,7 @@ mod tests {
             train: odd.clone(),
             val: odd,
             test: None,
-            dtype: TokenDtype::Uint16,
+            dtype: Some(TokenDtype::Uint16),
             vocabulary: 5,
         };
         let error =

@@ -18,6 +18,7 @@ struct Sizes {
     num_key_value_heads: Option<u32>,
     rms_norm_eps: Option<f64>,
     tie_word_embeddings: Option<bool>,
+    attention_dropout: Option<f64>,
 }
 
 /// Mistral's defaults.
@@ -64,6 +65,7 @@ pub(in crate::model) fn read(
     found.set("n_kv_heads", kv_heads);
     found.set("norm_eps", sizes.rms_norm_eps.unwrap_or(1e-6));
     found.set("tie_word_embeddings", sizes.tie_word_embeddings.unwrap_or(false));
+    found.set("attention_dropout", sizes.attention_dropout.unwrap_or(0.0));
     found.set("rope_theta", rope.theta);
     found.set("rope_scaling", rope.scaling);
     Ok(found)
@@ -85,6 +87,7 @@ pub(in crate::model) fn config_json(llama: &LlamaConfig, plan: &ModelPlan) -> Va
         "hidden_act": "silu",
         "attention_bias": false,
         "mlp_bias": false,
+        "attention_dropout": llama.attention_dropout,
         "max_position_embeddings": plan.input.first(),
         "rms_norm_eps": llama.norm_eps,
         "rope_theta": llama.rope_theta,
@@ -132,7 +135,6 @@ fn unsupported_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
             ("attention_bias", &is_off),
             ("mlp_bias", &is_off),
             ("qkv_bias", &is_off),
-            ("attention_dropout", &is_off),
             ("pretraining_tp", &is_one),
             ("partial_rotary_factor", &is_one),
             ("rope_interleaved", &is_off),
@@ -300,8 +302,10 @@ mod tests {
     fn sizes_come_from_the_file() {
         let rest = r#""num_key_value_heads": 3, "rope_theta": 100000, "tie_word_embeddings": true,
             "rope_scaling": null, "hidden_act": "silu", "model_type": "llama", "rope_interleaved": false,
-            "torch_dtype": "bfloat16", "initializer_range": 0.02, "pretraining_tp": 1, "head_dim": 64"#;
+            "torch_dtype": "bfloat16", "initializer_range": 0.02, "pretraining_tp": 1, "head_dim": 64,
+            "attention_dropout": 0.25"#;
         let found = with(rest).unwrap();
+        assert_eq!(found.attention_dropout, 0.25);
         assert_eq!((found.d_model, found.d_ff, found.n_layers), (576, 1536, 30));
         assert_eq!((found.n_heads, found.n_kv_heads), (9, Some(3)));
         assert_eq!((found.rope_theta, found.norm_eps), (1e5, 1e-6));
