@@ -7,6 +7,7 @@ use crate::config::hooks::{HookEvent, placeholders_in};
 use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
+use crate::config::mirror::Mirror;
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::suggest::closest;
 use crate::config::suggest::remedy;
@@ -221,6 +222,19 @@ pub(crate) fn placeholders(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
+/// A mirror that is neither a folder nor a command that copies one.
+pub(crate) fn mirror(loaded: &Loaded) -> Option<Finding> {
+    const KEY: &str = "checkpoint.mirror";
+    let text = loaded.experiment.checkpoint.mirror.as_deref()?;
+    if let Some((what, help)) = Mirror::fault(text) {
+        return Some(Finding::new(KEY, what).help(help));
+    }
+    match Mirror::of(text) {
+        Mirror::Folder(path) => path_finding(KEY, &path, true),
+        Mirror::Command(_) => None,
+    }
+}
+
 /// Sinks that are named twice: both would write the same files.
 pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
     let names: Vec<&str> =
@@ -300,7 +314,7 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
         // What is written cannot be copied first.
         let is_output = ["logging.dir", "checkpoint.dir"].contains(&key) && scheme != "file";
         let help = if is_output {
-            "write a folder, and copy the runs from there by a command in `hooks.checkpoint_saved`"
+            "write a folder, and have the runs copied from there by a command in `checkpoint.mirror`"
                 .to_owned()
         } else {
             instead_of_url(scheme)
