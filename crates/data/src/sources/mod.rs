@@ -32,7 +32,9 @@ pub use tables::{
 };
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
-pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};
+pub use text::{
+    Chat, Instructions, TokenDtype, Tokens, encode, matches_pattern, pattern_of, prompt,
+};
 
 impl Registered for DataFamily {
     fn registered() -> DataSources {

@@ -62,7 +62,7 @@ table! {
         #[schemars(extend("examples" = [["_base/vision.toml"]]))]
         pub extends: Option<Bases>,
         /// Experiment to run instead, relative to this file, where files that `[data]` names are absent and cannot be
-        /// fetched. Not inherited, and not followed if the command line or the environment gives a key of `[data]`.
+        /// fetched, also from the Hugging Face hub. Not inherited, and not followed if the command line or the environment gives a key of `[data]`.
         #[serde(skip_serializing)]
         #[schemars(extend("examples" = ["resnet_imagenette.toml"]))]
         pub fallback: Option<PathBuf>,

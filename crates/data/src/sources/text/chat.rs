@@ -5,7 +5,7 @@
 //! as in `ShareGPT`, or an entry in Alpaca's form. The file holds one in each line, or a JSON list.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -13,16 +13,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, Options};
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, Entries, SampleForm};
+use crate::sources::text::shards::{files_of, files_of_repository, read_entries};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{ChatTemplate, Splits, TextForm, parquet, read};
+use crate::{ChatTemplate, Splits, TextForm};
 
+/// The data in messages.
+const WHAT: &str = "the conversations";
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
                         \"hello\"}]}, or a JSON list of them";
@@ -32,9 +35,12 @@ const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// conversations, one JSON object per line, a JSON list, or the rows of a parquet file: with `messages` (each with `role`
-    /// and `content`), `conversations` (`from` and `value`, ShareGPT's format), or `instruction`,
-    /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
+    /// conversations, one JSON object per line (also packed by gzip or zstd), a JSON list, or the
+    /// rows of a parquet file: with `messages` (each with `role` and `content`), `conversations`
+    /// (`from` and `value`, ShareGPT's format), or `instruction`, `input` and `output` (Alpaca's). A
+    /// folder or a pattern (`data/train-*.parquet`) of such files is read in the order of their
+    /// names, and so is a repository of the Hugging Face hub ("hf:ORG/NAME"). Losses are means over
+    /// the counted tokens.
     #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
     pub file: PathBuf,
     /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
@@ -96,8 +102,12 @@ impl DataSource for Chat {
         let first = splits.train.load(0, None, &mut Vec::new());
         first.map_err(|source| Error::Sample { index: 0, source })?;
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let wrong = entries.first_wrong().map(|(line, why, n)| {
-            format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
+        let files = self.parts()?;
+        let wrong = entries.first_wrong().map(|(file, line, why, n)| {
+            let file = files.get(file).filter(|_| files.len() > 1).map(|file| shown(file));
+            let file = file.map_or(String::new(), |file| format!("`{file}`, "));
+            let all = entries.len();
+            format!("{n} of {all} conversations cannot be used; {file}line {line}: {why}")
         });
         let held = Bytes(entries.held());
         let notes = wrong.into_iter().chain(uncounted).collect();
@@ -106,9 +116,18 @@ impl DataSource for Chat {
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
-        let known = [Files::one("chats", &self.file), Files::one("tokenizer", &self.tokenizer)];
+        let chats = Files::parts("chats", &self.file, self.parts()?);
+        let known = [chats, Files::one("tokenizer", &self.tokenizer)];
         let template = template.iter().map(|path| Files::one("chat template", path));
         Ok(known.into_iter().chain(template).collect())
+    }
+
+    fn repository(&self) -> Option<&'static str> {
+        Some("file")
+    }
+
+    fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+        files_of_repository(root, listed)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -149,14 +168,17 @@ impl Chat {
         })?;
         let own = self.clone();
         let cutter = tokenizer.clone();
+        let files = self.parts()?;
+        let parts = files.clone();
         let cut = move || {
             let cut = |messages: &Vec<Value>| own.tokens(messages, &cutter, &template);
-            Ok(Entries::cut(&own.conversations()?, cut))
+            Entries::of_files(&parts, conversations, cut)
         };
-        let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
+        let entries = cached(TokenCache::of_user().as_ref(), &self.origin(&files), look, cut)?;
         let entries = Arc::new(entries);
         let form = SampleForm {
             path: self.file.clone(),
+            files,
             noun: "conversation",
             seq_len: self.seq_len,
             end,
@@ -167,14 +189,20 @@ impl Chat {
         Ok((splits, entries, notes))
     }
 
-    /// The inputs that the tokens depend on.
-    fn origin(&self) -> Origin {
+    /// The files with the conversations, in order.
+    fn parts(&self) -> Result<Vec<PathBuf>, Error> {
+        files_of(WHAT, &self.file, EXPECTED)
+    }
+
+    /// The inputs that the tokens of `files` depend on.
+    fn origin(&self, files: &[PathBuf]) -> Origin {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
-        let known = [self.file.clone(), self.tokenizer.clone()];
+        let known = files.iter().chain([&self.tokenizer]).cloned();
         let named = &self.chat_template;
         let masked = self.mask_prompt;
         Origin {
-            paths: known.into_iter().chain(template).collect(),
+            paths: known.chain(template).collect(),
+            n_texts: files.len(),
             options: format!("chat {named:?} {masked}"),
         }
     }
@@ -198,50 +226,34 @@ impl Chat {
         };
         Ok(spans.map(|(token, span)| (token, is_answered(&span))).collect())
     }
+}
 
-    /// The messages of each conversation, with its line or place in the list.
-    fn conversations(&self) -> Result<Vec<(u64, Vec<Value>)>, Error> {
-        let what = "the conversations";
-        let bytes = match parquet::json_lines(&self.file, what, EXPECTED)? {
-            Some(lines) => lines,
-            None => {
-                read::table(what, &self.file, EXPECTED).or_else(|error| self.long_line(error))?
-            }
-        };
-        if bytes.trim_ascii_start().starts_with(b"[") {
-            let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| {
-                let what = format!("it is not a JSON list: {error}");
-                Error::Format { path: self.file.clone(), what }
-            })?;
-            let places = (1..).zip(&list);
-            let chat = |(place, value): (u64, &Value)| self.chat(place, value);
-            return places.map(chat).collect();
-        }
-        let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
-        let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
-        let chat = |(line, text): (u64, &[u8])| {
-            let value = serde_json::from_slice(text).map_err(|error| {
-                let what = format!("it is not JSON: {error}; it should hold {EXPECTED}");
-                Error::Line { path: self.file.clone(), line, what }
-            })?;
-            self.chat(line, &value)
-        };
-        lines.map(chat).collect()
-    }
-
-    /// A list may stand in one line, however long.
-    fn long_line(&self, error: Error) -> Result<Vec<u8>, Error> {
-        match read::whole(&self.file) {
-            Ok(bytes) if bytes.trim_ascii_start().starts_with(b"[") => Ok(bytes),
-            _ => Err(error),
-        }
-    }
-
-    fn chat(&self, line: u64, value: &Value) -> Result<(u64, Vec<Value>), Error> {
+/// The messages of each conversation of a file, with its line or place in the list.
+fn conversations(file: &Path) -> Result<Vec<(u64, Vec<Value>)>, Error> {
+    let bytes = read_entries(WHAT, file, EXPECTED)?;
+    let chat = |line: u64, value: &Value| {
+        let messages = messages(value);
         let messages =
-            messages(value).map_err(|what| Error::Line { path: self.file.clone(), line, what })?;
+            messages.map_err(|what| Error::Line { path: file.to_owned(), line, what })?;
         Ok((line, messages))
+    };
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| {
+            let what = format!("it is not a JSON list: {error}");
+            Error::Format { path: file.to_owned(), what }
+        })?;
+        return (1..).zip(&list).map(|(place, value)| chat(place, value)).collect();
     }
+    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
+    let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
+    let of_line = |(line, text): (u64, &[u8])| {
+        let value = serde_json::from_slice(text).map_err(|error| {
+            let what = format!("it is not JSON: {error}; it should hold {EXPECTED}");
+            Error::Line { path: file.to_owned(), line, what }
+        })?;
+        chat(line, &value)
+    };
+    lines.map(of_line).collect()
 }
 
 /// Messages with `role` and `content`, whatever the form of the entry.

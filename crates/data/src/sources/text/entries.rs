@@ -24,58 +24,69 @@ use crate::{Dataset, IGNORED, Splits, Target, read};
 const FORMAT: &[u8; 16] = b"ddprun entries 1";
 /// Bytes before the entries: the format, and how many there are.
 const HEADER_BYTES: usize = FORMAT.len() + 8;
-/// Bytes of an entry before the tokens: where its tokens end, and its line.
+/// Bytes of an entry before the tokens: where its tokens end, and its place.
 const ENTRY_BYTES: usize = 16;
+/// Bits of a place that are the line in its file; those above are the number of the file.
+const LINE_BITS: u32 = 40;
 /// The bit of a token that counts. Vocabularies are smaller.
 const COUNTS: u32 = 1 << 31;
 
 /// A token, and whether it counts.
 pub(super) type Counted = (u32, bool);
 
-/// All entries of a file.
+/// All entries of one file or several.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Tokens of one entry after the other, with [`COUNTS`].
     tokens: TokenBuffer,
-    /// End of each entry's tokens, and its line or position.
+    /// End of each entry's tokens, and its place: the file, and its line or position there.
     ends: Vec<(u64, u64)>,
     /// Errors of entries without tokens.
     wrong: BTreeMap<usize, String>,
 }
 
 impl Entries {
-    /// Cuts entries, each with its line or place, by all threads.
-    pub(super) fn cut<T: Sync>(
-        entries: &[(u64, T)],
+    /// Reads the entries of `files`, one file after the other, each entry with its line or place, and
+    /// cuts them by all threads.
+    pub(super) fn of_files<T: Sync>(
+        files: &[PathBuf],
+        read: impl Fn(&Path) -> Result<Vec<(u64, T)>, Error>,
         cut: impl Fn(&T) -> Result<Vec<Counted>, String> + Sync,
-    ) -> Self {
-        let all: Vec<_> = entries.par_iter().map(|(_, entry)| cut(entry)).collect();
-        let mut tokens = Vec::new();
-        let mut ends = Vec::new();
-        let mut wrong = BTreeMap::new();
-        for (index, ((line, _), found)) in entries.iter().zip(all).enumerate() {
-            match found {
-                Ok(found) => tokens.extend(found.into_iter().map(with_bit)),
-                Err(why) => drop(wrong.insert(index, why)),
+    ) -> Result<Self, Error> {
+        let (mut tokens, mut ends, mut wrong) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for (file, path) in (0_u64..).zip(files) {
+            let entries = read(path)?;
+            let all: Vec<_> = entries.par_iter().map(|(_, entry)| cut(entry)).collect();
+            for ((line, _), found) in entries.iter().zip(all) {
+                match found {
+                    Ok(found) => tokens.extend(found.into_iter().map(with_bit)),
+                    Err(why) => drop(wrong.insert(ends.len(), why)),
+                }
+                ends.push((tokens.len() as u64, file << LINE_BITS | *line));
             }
-            ends.push((tokens.len() as u64, *line));
         }
-        Self { tokens: TokenBuffer::memory(tokens), ends, wrong }
+        Ok(Self { tokens: TokenBuffer::memory(tokens), ends, wrong })
     }
 
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The line or place of an entry.
+    /// The line or place of an entry in its file.
     fn line(&self, index: usize) -> u64 {
-        self.ends[index].1
+        self.ends[index].1 & ((1 << LINE_BITS) - 1)
     }
 
-    /// The first entry that cannot be cut, by its line, why, and how many there are.
-    pub(super) fn first_wrong(&self) -> Option<(u64, &str, usize)> {
+    /// The number of the file that an entry is in.
+    fn file(&self, index: usize) -> usize {
+        (self.ends[index].1 >> LINE_BITS) as usize
+    }
+
+    /// The first entry that cannot be cut, by the number of its file and its line, why, and how many
+    /// there are.
+    pub(super) fn first_wrong(&self) -> Option<(usize, u64, &str, usize)> {
         let (&index, why) = self.wrong.first_key_value()?;
-        Some((self.line(index), why, self.wrong.len()))
+        Some((self.file(index), self.line(index), why, self.wrong.len()))
     }
 
     /// Bytes that each rank holds in memory.
@@ -253,8 +264,11 @@ struct Samples {
 /// Form of the samples made of entries.
 #[derive(Clone, Debug)]
 pub(super) struct SampleForm {
-    /// The file, and what an entry of it is called.
+    /// The file, folder or pattern that was named.
     pub(super) path: PathBuf,
+    /// The files that it is.
+    pub(super) files: Vec<PathBuf>,
+    /// Name of an entry of them.
     pub(super) noun: &'static str,
     /// Tokens of a sample.
     pub(super) seq_len: usize,
@@ -305,6 +319,11 @@ impl SampleForm {
         Ok((splits, notes))
     }
 
+    /// The file that an entry is in.
+    fn file_of(&self, entries: &Entries, index: usize) -> &Path {
+        self.files.get(entries.file(index)).map_or(&self.path, PathBuf::as_path)
+    }
+
     /// "conversations"
     fn plural(&self) -> String {
         let stem = self.noun.strip_suffix('y');
@@ -346,13 +365,15 @@ impl Dataset for Samples {
     }
 
     fn name(&self, index: usize) -> String {
-        let noun = self.form.noun;
-        let line = self.entries.line(self.place(index));
-        format!("{noun} {line} of `{}`", shown(&self.form.path))
+        let (noun, place) = (self.form.noun, self.place(index));
+        let file = self.form.file_of(&self.entries, place);
+        format!("{noun} {} of `{}`", self.entries.line(place), shown(file))
     }
 
     fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
-        Some((self.form.path.clone(), Some(self.entries.line(self.place(index)))))
+        let place = self.place(index);
+        let file = self.form.file_of(&self.entries, place).to_owned();
+        Some((file, Some(self.entries.line(place))))
     }
 
     fn load(
@@ -363,7 +384,7 @@ impl Dataset for Samples {
     ) -> Result<Target, SampleError> {
         let SampleForm { noun, seq_len, end, all_count, .. } = self.form;
         let place = self.place(index);
-        let path = || self.form.path.clone();
+        let path = || self.form.file_of(&self.entries, place).to_owned();
         if let Some(why) = self.entries.wrong.get(&place) {
             let reason = format!("{noun} {}: {why}", self.entries.line(place));
             return Err(SampleError::Decode { path: path(), reason });
@@ -398,9 +419,17 @@ pub(super) fn padded(
 mod tests {
     use super::*;
 
+    /// The entries of one file.
+    fn of<T: Clone + Sync>(
+        entries: &[(u64, T)],
+        cut: impl Fn(&T) -> Result<Vec<Counted>, String> + Sync,
+    ) -> Entries {
+        Entries::of_files(&["chats.jsonl".into()], |_| Ok(entries.to_vec()), cut).unwrap()
+    }
+
     fn entries() -> Entries {
         let entries = [(1, vec![(7, false), (8, true)]), (3, vec![]), (4, vec![(1 << 20, true)])];
-        Entries::cut(&entries, |entry| Ok(entry.clone()))
+        of(&entries, |entry: &Vec<Counted>| Ok(entry.clone()))
     }
 
     fn read(entries: &Entries) -> Vec<(u64, Vec<Counted>)> {
@@ -432,11 +461,12 @@ mod tests {
         let cut = |token: &u32| {
             if *token == 0 { Err("no".to_owned()) } else { Ok(vec![(*token, true); 3]) }
         };
-        let entries = Entries::cut(&[(2, 5), (4, 0), (6, 7)], cut);
-        assert_eq!(entries.first_wrong(), Some((4, "no", 1)));
+        let entries = of(&[(2, 5), (4, 0), (6, 7)], cut);
+        assert_eq!(entries.first_wrong(), Some((0, 4, "no", 1)));
         assert!(entries.encode().is_none());
-        let (path, end) = ("chats.jsonl".into(), 9);
-        let form = SampleForm { path, noun: "conversation", seq_len: 4, end, all_count: false };
+        let path: PathBuf = "chats.jsonl".into();
+        let (files, noun) = (vec![path.clone()], "conversation");
+        let form = SampleForm { path, files, noun, seq_len: 4, end: 9, all_count: false };
         let samples = Samples::new(Arc::new(entries), form, SampleIndices(vec![2, 1]));
         let mut values = Vec::new();
         let next = samples.load(0, None, &mut values).unwrap();

@@ -6,7 +6,7 @@
 //! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
 //! apart, so that the border between them is known.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -18,19 +18,26 @@ use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, Entries, SampleForm};
+use crate::sources::text::shards::{files_of, files_of_repository, read_entries};
 use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{Splits, TextForm, parquet, read};
+use crate::{Splits, TextForm};
+
+/// The data in messages.
+const WHAT: &str = "the instructions";
+const EXPECTED: &str = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
 
 /// instructions and answers in Alpaca's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
     /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, one such
-    /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
-    /// Response:", then the answer. Losses are means over all counted tokens of the global batch,
-    /// whatever their distribution over passes and ranks.
+    /// object per line (also packed by gzip or zstd), or the rows of a parquet file; a folder or a
+    /// pattern (`data/train-*.parquet`) of such files, read in the order of their names; or a
+    /// repository of the Hugging Face hub ("hf:ORG/NAME"). Each becomes one sample: the prompt of
+    /// Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over all counted
+    /// tokens of the global batch, whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
     /// a tokenizer.json, or its repository on the Hugging Face hub ("hf:ORG/NAME").
@@ -92,7 +99,17 @@ impl DataSource for Instructions {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
+        let files = files_of(WHAT, &self.file, EXPECTED)?;
+        let texts = Files::parts("instructions", &self.file, files);
+        Ok(vec![texts, Files::one("tokenizer", &self.tokenizer)])
+    }
+
+    fn repository(&self) -> Option<&'static str> {
+        Some("file")
+    }
+
+    fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+        files_of_repository(root, listed)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -157,19 +174,22 @@ fn open_with(
         };
         Error::Format { path: source.tokenizer.clone(), what }
     })?;
+    let files = files_of(WHAT, &source.file, EXPECTED)?;
     let origin = Origin {
-        paths: vec![source.file.clone(), source.tokenizer.clone()],
+        paths: files.iter().chain([&source.tokenizer]).cloned().collect(),
+        n_texts: files.len(),
         options: format!("instructions {end}"),
     };
-    let own = source.clone();
+    let parts = files.clone();
     let cutter = tokenizer.clone();
     let cut = move || {
-        let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
-        Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
+        let read = |path: &Path| Ok((1..).zip(entries(path)?).collect());
+        Entries::of_files(&parts, read, |entry| tokens(entry, &cutter, end))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
     let form = SampleForm {
         path: source.file.clone(),
+        files,
         noun: "entry",
         seq_len: source.seq_len,
         end,
@@ -188,19 +208,10 @@ fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>
     Ok(asked.chain(answer.map(|token| (token, true))).collect())
 }
 
-/// All entries: a JSON list, or one in each line.
-fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
-    let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
-    let path = || source.file.clone();
-    let what = "the instructions";
-    let bytes = match parquet::json_lines(&source.file, what, expected)? {
-        Some(lines) => lines,
-        None => read::whole(&source.file).map(read::without_mark).map_err(Error::reading(
-            what,
-            &source.file,
-            expected,
-        ))?,
-    };
+/// All entries of a file: a JSON list, or one in each line.
+fn entries(file: &Path) -> Result<Vec<Entry>, Error> {
+    let path = || file.to_owned();
+    let bytes = read_entries(WHAT, file, EXPECTED)?;
     let is_lines = bytes.trim_ascii_start().starts_with(b"{");
     if !is_lines {
         return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
@@ -225,7 +236,6 @@ fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
 mod tests {
     use std::collections::BTreeSet;
     use std::io::Write;
-    use std::path::Path;
 
     use super::*;
     use crate::tokenizer::tests::write;
@@ -310,6 +320,42 @@ mod tests {
         let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
         let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
         assert!(error.contains("alpaca.json`, line 2: it is no `instruction`"), "{error}");
+    }
+
+    #[test]
+    fn shards_are_read_one_after_the_other_and_one_that_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |answer| format!("{{\"instruction\": \"the\", \"output\": \"{answer}\"}}\n");
+        let lines = ["cat", "the", "that", "chat"].map(line);
+        let whole = source(folder.path(), &lines.concat(), 400);
+        let at = |name: &str| folder.path().join("shards").join(name);
+        crate::files::create_folder(&at("")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(lines[..2].concat().as_bytes()).unwrap();
+        let first = at("train-00000-of-00002.jsonl.gz");
+        crate::files::write_atomic(&first, &packed.finish().unwrap()).unwrap();
+        let second = at("train-00001-of-00002.jsonl");
+        crate::files::write_atomic(&second, lines[2..].concat().as_bytes()).unwrap();
+        for path in [at(""), at("train-*"), at("*.jsonl*")] {
+            let parts = Instructions { file: path, ..whole.clone() };
+            for index in 0..3 {
+                assert_eq!(loaded(&parts, index), loaded(&whole, index));
+            }
+            let train = open(&parts, &SplitPlan::NONE).unwrap().train;
+            assert!(train.name(1).ends_with("train-00000-of-00002.jsonl.gz`"), "{}", train.name(1));
+            assert_eq!(train.name(2), format!("entry 1 of `{}`", second.display()));
+            assert_eq!(train.origin(2), Some((second.clone(), Some(1))));
+            let files = parts.files(&Options::new()).unwrap().remove(0);
+            assert_eq!(files.paths, [first.clone(), second.clone()]);
+        }
+        let parts = Instructions { file: at(""), ..whole };
+        let broken = format!("{}{{\"instruction\": 3}}\n", lines[2]);
+        crate::files::write_atomic(&second, broken.as_bytes()).unwrap();
+        let error = open(&parts, &SplitPlan::NONE).err().unwrap().to_string();
+        assert!(error.contains("train-00001-of-00002.jsonl`, line 2: it is no"), "{error}");
+        crate::files::remove_file(&first).unwrap();
+        let error = open(&parts, &SplitPlan::NONE).err().unwrap().to_string();
+        assert!(error.contains("`train-00000-of-00002.jsonl` is missing, shard of 2"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod budget;
 mod token_cache;
 mod token_buffer;
 mod entries;
+mod shards;
 mod documents;
 mod tokens;
 pub(crate) mod instructions;
@@ -12,6 +13,7 @@ mod chat;
 
 pub use chat::Chat;
 pub use instructions::{Instructions, prompt};
+pub use shards::{matches_pattern, pattern_of};
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
 pub use tokens::{Tokens, encode};

@@ -263,7 +263,11 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
 pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut look = |key: String, path: &Path| {
-        if path_finding(&key, path, false).is_none() && !path.exists() {
+        // Which files a pattern names is seen where they are read.
+        let is_pattern = path.to_str().is_some_and(|text| text.contains('*'));
+        let place = if is_pattern { path.parent() } else { Some(path) };
+        let place = place.filter(|place| !place.as_os_str().is_empty());
+        if path_finding(&key, path, false).is_none() && place.is_some_and(|place| !place.exists()) {
             let what = format!("`{}` does not exist", path.display());
             let help = "check the path; relative ones start at the current folder";
             found.push(Finding::new(key, what).help(help));
