@@ -250,6 +250,10 @@ pub(crate) struct ResumeArgs {
     /// Resume although the data has changed, if it still fits the model.
     #[arg(long, alias = "accept_changed_data")]
     pub(crate) accept_changed_data: bool,
+    /// First bring the run here from its `checkpoint.mirror`: the folder, or a command that copies
+    /// it into `{folder}` (`'rclone copy remote:bucket/PATH {folder}'`).
+    #[arg(long, value_name = "FOLDER | COMMAND", conflicts_with = "from_scratch")]
+    pub(crate) from: Option<String>,
     /// Restart from step 0 if the run's checkpoints are gone.
     #[arg(long, alias = "from_scratch")]
     pub(crate) from_scratch: bool,

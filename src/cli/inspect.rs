@@ -18,7 +18,7 @@ use crate::plan;
 use crate::record::{self, to_stderr};
 use crate::report;
 use crate::runs::{self, enter_run, find_sweep};
-use crate::session::{LaunchOrigin, Prepared, costs, prepare};
+use crate::session::{LaunchOrigin, Prepared, check_mirror, costs, prepare};
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// `ddprun plan x.toml`
@@ -27,6 +27,9 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage
     let run = node_args::run_with_variables(&args.run, &role()?)?;
     let origin = LaunchOrigin { role: &Role::Parent, nodes: run.launch.nodes() };
     let prepared = prepare(&path, &run.all_changes(), origin, kinds)?;
+    if origin.nodes == 1 {
+        check_mirror(&prepared.loaded)?;
+    }
     let costs = costs(&prepared, kinds);
     let Prepared { plan, loaded, facts, .. } = &prepared;
     answer(

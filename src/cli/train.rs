@@ -55,7 +55,8 @@ pub(crate) fn worker(kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
 /// are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let (run, changes) = run_and_changes(&args.words);
-    run.map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
+    // With `--from`, the word names a run of the mirror.
+    run.filter(|_| args.from.is_none()).map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
     let mut role = role()?;
     let mut launch = node_args::with_variables(&args.launch, &role)?;
     // They are meant from here, and the run may be elsewhere.
@@ -65,7 +66,12 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, Error
     }
     // Each rank of a foreign launcher goes there; those that do not see the run are told of it by
     // the first.
-    let entered = enter_run(run);
+    let brings = !matches!(&role, Role::Foreign(place) if !place.is_first_of_machine());
+    let entered = match args.from.as_deref().filter(|_| brings) {
+        Some(from) => session::restore(from, run, args.strict)
+            .and_then(|logs| enter_run(Some(&logs.to_string_lossy()))),
+        None => enter_run(run),
+    };
     let timeout = entered.as_ref().ok().and_then(|found| stored_timeout(&found.run.logs, &changes));
     let place = node_args::place(&launch)?;
     let make = |origin: LaunchOrigin<'_>| {

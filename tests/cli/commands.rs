@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use ddprun::config;
 use ddprun::kinds::Kinds;
@@ -60,6 +61,11 @@ fn lab() -> Lab {
     lab.write("x.toml", fs::read(lab.path("photos.toml")).unwrap());
     let clusters = blocks(&read("docs/clusters.md")).into_iter();
     let clusters = clusters.filter(|block| block.text.starts_with("[cluster."));
+    let place = lab.path("mirror");
+    fs::create_dir(&place).unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-a").args(["logs", "checkpoints"].map(|folder| lab.path(folder))).arg(place);
+    assert!(copy.status().unwrap().success());
     lab.write("ddprun.toml", clusters.map(|block| block.text).collect::<String>());
     lab
 }
@@ -78,6 +84,12 @@ fn adapted(lab: &Lab, command: &Documented) -> Option<Vec<String>> {
         _ => word.clone(),
     };
     let mut words: Vec<String> = command.words.iter().map(own).collect();
+    if let Some(at) = words.iter().position(|word| word == "--from") {
+        match words[at + 1].as_str() {
+            "rclone" => words.splice(at + 1.., ["cp -a mirror/. {folder}".to_owned()]),
+            _ => words.splice(at + 1..=at + 1, ["mirror".to_owned()]),
+        };
+    }
     let line = words.join(" ");
     if PARSED.iter().any(|start| line.starts_with(start)) || line.contains("airbench94") {
         return None;

@@ -296,6 +296,41 @@ fn an_experiment_whose_data_are_absent_falls_back_on_the_one_that_it_names() {
     assert!(!alone.stderr.contains("instead"), "{}", alone.stderr);
 }
 
+#[test]
+fn an_experiment_whose_hub_cannot_be_reached_falls_back_on_the_one_that_it_names() {
+    let lab = Lab::with(BASE);
+    let hub = HubServer::new();
+    let rows =
+        (0..40).fold(String::new(), |rows, i| rows + &format!("{i},{}\n", ["a", "b"][i % 2]));
+    hub.publish("datasets/me/table", &[("train.csv", format!("x,label\n{rows}").as_bytes())]);
+    let table = |name: &str| {
+        let data = format!("name = \"csv\"\ntrain_file = \"{name}\"\ntarget = \"label\"");
+        let rest = "val_fraction = 0.5\n[model]\nname = \"mlp\"\nhidden = [4]\n[train]\nepochs = 1\n\
+                    batch_size = 4\n[distributed]\ndevices = 1\n";
+        format!("schema = 1\nfallback = \"small.toml\"\n[data]\n{data}\n{rest}")
+    };
+    lab.write("table.toml", table("hf:me/table/train.csv"));
+    lab.write("nowhere.toml", table("hf:me/table/tarin.csv"));
+    let plan = |code: i32, file: &str, endpoint: &str, offline: &str| {
+        let mut command = lab.ddprun(&["plan", file]);
+        command.env("HF_ENDPOINT", endpoint).env("HF_HUB_OFFLINE", offline);
+        let ended = spawn(command).wait();
+        ended.has_code(code);
+        ended
+    };
+    let dead = "http://127.0.0.1:9";
+    plan(0, "table.toml", dead, "0").says(&["taking `small.toml` instead"]);
+    plan(0, "table.toml", dead, "1").says(&["taking `small.toml` instead"]);
+    let nowhere = plan(2, "nowhere.toml", &hub.endpoint, "0");
+    nowhere.says(&["`data.train_file`", "train.csv`?"]);
+    assert!(!nowhere.stderr.contains("instead"), "{}", nowhere.stderr);
+    let reached = plan(0, "table.toml", &hub.endpoint, "0");
+    assert!(!reached.stderr.contains("instead"), "{}", reached.stderr);
+    // What the cache has needs no hub.
+    let cached = plan(0, "table.toml", dead, "1");
+    assert!(!cached.stderr.contains("instead"), "{}", cached.stderr);
+}
+
 /// A small experiment on a series, with these keys of `[data]`.
 fn read_experiment(data: &str) -> String {
     format!(

@@ -4,8 +4,10 @@
 use std::fs;
 
 use serde_json::json;
+use test_support::hub_server::HubServer;
 
 use crate::harness::lab::{Lab, children};
+use crate::harness::running::spawn;
 
 const LLAMA: &str = r#"schema = 1
 
@@ -157,4 +159,63 @@ fn again_from_what_was_exported(lab: &Lab) {
     refused.says(&["`model.lora.r` is 4, but `peft/adapter_config.json` has 2"]);
     let absent = lab.run_to(2, &["adapters.toml", "model.lora.adapters=none"]).stderr;
     assert!(absent.contains("`none/adapter_config.json` cannot be read"), "{absent}");
+}
+
+#[test]
+fn instructions_in_shards_train_to_the_bits_of_one_file_and_come_from_the_hub_by_name() {
+    let lab = lab();
+    let line =
+        |i: usize| json!({"instruction": "bee", "output": "bee ".repeat(i)}).to_string() + "\n";
+    let lines: Vec<String> = (1..=12).map(line).collect();
+    let shards = ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"];
+    lab.write("alpaca.jsonl", lines.concat());
+    lab.write(&format!("shards/{}", shards[0]), lines[..5].concat());
+    let second = lab.write(&format!("shards/{}", shards[1]), lines[5..].concat());
+    let words = [
+        "small.toml",
+        "data.name=instructions",
+        "data.seq_len=160",
+        "data.val_ratio=0.25",
+        "distributed.shards=2",
+    ];
+    let train = |name: &str, file: &str, ranks: &str| {
+        let (name, file) = (format!("experiment.name={name}"), format!("data.file={file}"));
+        let ranks = format!("distributed.devices={ranks}");
+        lab.run_to(0, &[&words[..], &[&name, &file, &ranks]].concat());
+    };
+    let model = |name: &str| {
+        let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
+        fs::read(run.join("latest/model.safetensors")).unwrap()
+    };
+    train("one", "alpaca.jsonl", "1");
+    train("folder", "shards", "2");
+    train("pattern", "shards/train-*", "1");
+    assert!(model("folder") == model("one") && model("pattern") == model("one"));
+    let whole = fs::read(&second).unwrap();
+    fs::remove_file(&second).unwrap();
+    let missing = lab.run_to(3, &["resume", "folder", "train.steps=3"]);
+    missing.says(&["`train-00001-of-00002.jsonl` is missing, shard of 2"]);
+    fs::write(&second, whole).unwrap();
+    lab.run_to(0, &["resume", "folder", "train.steps=3"]).says(&["completed after step 3"]);
+    let none = lab.run_to(3, &[&words[..], &["data.file=shards/test-*"]].concat());
+    none.says(&["`data.file`: the instructions `shards/test-*` does not exist", "command line:1:"]);
+
+    let hub = HubServer::new();
+    let in_data = shards.map(|name| format!("data/{name}"));
+    let file = |index: usize| fs::read(lab.path("shards").join(shards[index])).unwrap();
+    let (first, second) = (file(0), file(1));
+    hub.publish(
+        "datasets/me/alpaca",
+        &[("README.md", b"hi"), (&in_data[0], &first), (&in_data[1], &second)],
+    );
+    for (name, repository) in [("hub", "hf:me/alpaca"), ("part", "hf:me/alpaca/data/train-*")] {
+        let (named, file) = (format!("experiment.name={name}"), format!("data.file={repository}"));
+        let mut command = lab.ddprun(&[&words[..], &[&named, &file]].concat());
+        command.env("HF_ENDPOINT", &hub.endpoint).env_remove("HF_HUB_OFFLINE");
+        spawn(command).wait().has_code(0);
+        assert!(model(name) == model("one"), "{repository}");
+    }
+    let paths: Vec<String> = hub.take_requests().into_iter().map(|it| it.path).collect();
+    assert!(!paths.iter().any(|path| path.ends_with("README.md")), "{paths:?}");
+    lab.is_clean();
 }

@@ -43,6 +43,7 @@ mod measured;
 mod media;
 mod meetings;
 mod memory;
+mod mirror;
 mod mpi;
 mod network;
 mod oom;

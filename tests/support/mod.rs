@@ -89,6 +89,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         on_oom: ddprun::plan::OnOom::Stop,
         divergence_threshold: None,
         logging: LoggingPlan { dir: "logs".into(), every: Interval::Steps(1), sinks: vec![] },
+        mirror: None,
         hooks: ddprun::config::schema::Hooks::default(),
         expect: std::collections::BTreeMap::new(),
     }

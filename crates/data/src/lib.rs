@@ -86,7 +86,7 @@ pub use sources::{
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
     HfDataset, ImageFolder, ImageShards, ImageTable, Instructions, Jsonl, Missing, MissingValues,
     Mnist, OpenRequest, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode, end_of_answers,
-    prompt,
+    matches_pattern, pattern_of, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,

@@ -17,7 +17,7 @@ mod temporary;
 mod user_cache;
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -174,6 +174,16 @@ pub fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         drop(fs::remove_file(path));
         Error::io("write the file", path)(reason)
     })
+}
+
+/// Makes `to` a copy of the file `from`, or of what it has been so far where it grows. An old file
+/// stays whole until the new one is on disk.
+pub fn copy_atomic(from: &Path, to: &Path) -> Result<(), Error> {
+    let opened = open(from).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (length, file) = opened.map_err(Error::io("read", from))?;
+    let mut copy = AtomicFile::create(to)?;
+    io::copy(&mut file.take(length), &mut copy).map_err(Error::io("write", to))?;
+    copy.complete()
 }
 
 /// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given;

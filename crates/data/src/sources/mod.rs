@@ -32,7 +32,10 @@ pub use tables::{
 };
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
-pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, prompt};
+pub use text::{
+    Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, matches_pattern, pattern_of,
+    prompt,
+};
 
 impl Registered for DataFamily {
     fn registered() -> DataSources {

@@ -254,6 +254,13 @@ impl Files {
         Self { name, root, paths: vec![path.to_owned()], by_contents: true }
     }
 
+    /// Files that are read one after the other, named as a whole by `path`: a file, a folder or a
+    /// pattern.
+    pub fn parts(name: &'static str, path: &Path, paths: Vec<PathBuf>) -> Self {
+        let root = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+        Self { name, root: root.to_owned(), paths, by_contents: true }
+    }
+
     /// Files of a folder, of which there may be many.
     pub fn many(name: &'static str, root: &Path, paths: Vec<PathBuf>) -> Self {
         Self { name, root: root.to_owned(), paths, by_contents: false }

@@ -49,6 +49,12 @@ impl NewFile {
             }
             fs_calls::remove_file(path).map_err(Error::io("remove", path))?;
         }
+        Self::copy(from, origin, path)
+    }
+
+    /// Makes a copy of the file that was opened at the path `origin`; it is on disk when this
+    /// returns.
+    pub fn copy(from: &File, origin: &Path, path: &Path) -> Result<(), Error> {
         let mut file = Self::create(path)?;
         let mut buffer = vec![0; STRIDE];
         let mut at = 0;

@@ -88,6 +88,21 @@ fn a_full_file_system_is_told_apart() {
 }
 
 #[test]
+fn a_copy_takes_the_place_of_the_one_before_it_and_a_failed_one_leaves_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["events.jsonl", "copy.jsonl"].map(|name| folder.path().join(name));
+    for lines in ["one\n", "one\ntwo\n"] {
+        write_atomic(&from, lines.as_bytes()).unwrap();
+        copy_atomic(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), lines);
+    }
+    remove_file(&from).unwrap();
+    assert!(copy_atomic(&from, &to).unwrap_err().with_cause().contains("No such file"));
+    assert_eq!(fs::read_to_string(&to).unwrap(), "one\ntwo\n");
+    assert_eq!(names(folder.path()), ["copy.jsonl"]);
+}
+
+#[test]
 fn a_folder_appears_with_all_its_files_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step-00000010");

@@ -33,6 +33,7 @@ pub mod values;
 mod vocabulary;
 mod wording;
 mod hooks;
+mod mirror;
 mod file_kind;
 
 pub use check::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
@@ -45,6 +46,7 @@ pub use layer::Source;
 pub use load::load_in;
 pub use load::{load, load_alone, load_stored, load_text};
 pub use loaded::{Loaded, PretrainedCheckpoint};
+pub use mirror::Mirror;
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};
 pub use resolved::{Change, changed_keys, leaves, leaves_of, refuse_unsafe, resolved};

@@ -62,7 +62,7 @@ table! {
         #[schemars(extend("examples" = [["_base/vision.toml"]]))]
         pub extends: Option<Bases>,
         /// Experiment to run instead, relative to this file, where files that `[data]` names are absent and cannot be
-        /// fetched. Not inherited, and not followed if the command line or the environment gives a key of `[data]`.
+        /// fetched, also from the Hugging Face hub. Not inherited, and not followed if the command line or the environment gives a key of `[data]`.
         #[serde(skip_serializing)]
         #[schemars(extend("examples" = ["resnet_imagenette.toml"]))]
         pub fallback: Option<PathBuf>,
@@ -637,6 +637,16 @@ table! {
         /// Whether lower ("min") or higher ("max") is better; if not given, it follows from the
         /// metric.
         pub mode: Mode = Mode::Min,
+        /// Second place for the run, on a machine whose disk may be lost: a folder that is there
+        /// (a share, another disk), or a command for `sh` that makes a place the same as
+        /// `{folder}`; `{name}` and `{run}` stand for the run's name and id, quoted. It gets logs
+        /// and checkpoints after each save, beside the training, and gives up those that are not
+        /// kept. `ddprun resume --from` brings the run back.
+        #[schemars(length(min = 1), example = "rclone sync {folder} remote:bucket/{run}")]
+        pub mirror: Option<String>,
+        /// How long the end of the run waits for the mirror, and after which its command is ended.
+        #[schemars(extend("exclusiveMinimum" = 0, "maximum" = WEEK))]
+        pub mirror_timeout: Duration = Duration::of_minutes(10),
     }
 }
 

@@ -6,10 +6,11 @@ use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::TransformPlan;
 use crate::plan::{
     BackendFacts, BatchPlan, DataFacts, Facts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
-    LossPlan, MetricContext, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
-    Sampler, SchedulerFacts, Span, TransformFacts, Unfit, averaging, batch, batch_statistics,
-    checkpointing, clip, cuda_graph, data, distributed, early_stopping, length, logging, loss,
-    metrics, model, optimizer, param_groups, precision, scaler, schedule, transforms,
+    LossPlan, MetricContext, MetricFacts, MirrorPlan, ModelFacts, ModelPlan, OptimizerFacts,
+    PixelStats, Plan, Sampler, SchedulerFacts, Span, TransformFacts, Unfit, averaging, batch,
+    batch_statistics, checkpointing, clip, cuda_graph, data, distributed, early_stopping, length,
+    logging, loss, metrics, model, optimizer, param_groups, precision, scaler, schedule,
+    transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -209,6 +210,7 @@ impl Plan {
             test_time_augmentation: None,
             evaluated_samples: None,
             checkpoint: checkpointing::decide(loaded, &metrics),
+            mirror: MirrorPlan::of(&experiment.checkpoint),
             early_stopping: early_stopping::decide(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,

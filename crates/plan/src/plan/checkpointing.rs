@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Loaded;
+use crate::config::schema::Checkpoint;
 use crate::config::values;
+use crate::config::{Loaded, Mirror};
 use crate::plan::metrics::better;
 use crate::plan::{Interval, MetricFacts, Mode};
 
@@ -24,6 +25,31 @@ pub struct CheckpointPlan {
     pub monitor: String,
     /// Direction in which the metric is better.
     pub mode: Mode,
+}
+
+/// The second place of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MirrorPlan {
+    /// A folder or a command, as it was written.
+    pub place: String,
+    /// How long the end of the run waits for it, and after which its command is ended.
+    pub timeout: values::Duration,
+}
+
+impl MirrorPlan {
+    /// The mirror that `[checkpoint]` asks for.
+    pub(super) fn of(config: &Checkpoint) -> Option<Self> {
+        let place = config.mirror.clone()?;
+        Some(Self { place, timeout: config.mirror_timeout })
+    }
+
+    /// "after each of them to `/mnt/backup`"
+    pub(super) fn line(&self) -> String {
+        match Mirror::of(&self.place) {
+            Mirror::Folder(_) => format!("after each of them to `{}`", self.place),
+            Mirror::Command(_) => format!("after each of them by `{}`", self.place),
+        }
+    }
 }
 
 impl CheckpointPlan {

@@ -72,7 +72,7 @@ pub use averaging::{Average, EmaPlan, LookaheadPlan, SwaPlan, SwaRate};
 pub use backend::{BackendCapabilities, BackendFacts, BackendPlan, SharedMemory};
 pub use batch::{BatchPlan, admitted_worlds};
 pub use build::ComponentFacts;
-pub use checkpointing::CheckpointPlan;
+pub use checkpointing::{CheckpointPlan, MirrorPlan};
 pub use clip::ClipPlan;
 pub use data::{DataPlan, Limit, shares};
 pub use distributed::DistributedPlan;
@@ -174,6 +174,9 @@ pub struct Plan {
     pub evaluated_samples: Option<usize>,
     /// Checkpoints: when and where.
     pub checkpoint: CheckpointPlan,
+    /// The second place of the run; absent = none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorPlan>,
     /// Early stopping.
     pub early_stopping: Option<EarlyStoppingPlan>,
     /// Restarts after a failure.

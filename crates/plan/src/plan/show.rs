@@ -52,6 +52,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ),
         ("checkpoints", plan.checkpoint.line(plan.validate_every)),
     ];
+    rows.extend(plan.mirror.as_ref().map(|mirror| ("mirror", mirror.line())));
     rows.extend(plan.sharding_line().map(|line| ("sharding", line)));
     rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
     let early_stopping = plan.early_stopping.as_ref().map(EarlyStoppingPlan::line);

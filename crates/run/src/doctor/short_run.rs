@@ -21,7 +21,7 @@ pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
     plan.early_stopping = None;
     (plan.max_restarts, plan.on_oom) = (0, OnOom::Stop);
     plan.logging.sinks.clear();
-    plan.hooks = Hooks::default();
+    (plan.hooks, plan.mirror) = (Hooks::default(), None);
     plan.expect.clear();
     plan
 }

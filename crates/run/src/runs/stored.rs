@@ -115,8 +115,10 @@ impl StoredRun {
 /// folder that stands alone belongs to the folder in which the run was started.
 fn root_of(folder: &Path, stored: &StoredRun, here: &Path) -> (PathBuf, PathBuf) {
     let StoredRun { run, started_in, .. } = stored;
-    let is_unmoved =
-        |root: &&PathBuf| root.join(&run.logs).canonicalize().is_ok_and(|logs| logs == folder);
+    let is_unmoved = |root: &&PathBuf| {
+        // Logs with an absolute path are found without it.
+        root.is_dir() && root.join(&run.logs).canonicalize().is_ok_and(|logs| logs == folder)
+    };
     if let Some(root) = started_in.as_ref().filter(is_unmoved) {
         return (root.clone(), run.logs.clone());
     }

@@ -69,12 +69,17 @@ fn missing_data(
     vocabulary: &Vocabulary,
     kinds: &Kinds,
 ) -> Result<Option<String>, ErrorPage> {
-    if loaded.experiment.data.download {
-        return hub::download_if_available(loaded, kinds);
+    let absent = if loaded.experiment.data.download {
+        hub::download_if_available(loaded, kinds)?
+    } else {
+        let absent = loaded.absent_inputs(vocabulary);
+        let data = absent.iter().find(|problem| problem.key().starts_with("data."));
+        data.map(|problem| problem.what().to_owned())
+    };
+    match absent {
+        Some(why) => Ok(Some(why)),
+        None => hub::fetch_data_if_available(loaded, vocabulary, kinds),
     }
-    let absent = loaded.absent_inputs(vocabulary);
-    let data = absent.iter().find(|problem| problem.key().starts_with("data."));
-    Ok(data.map(|problem| problem.what().to_owned()))
 }
 
 /// Refuses files where folders are to hold the runs.

@@ -3,30 +3,24 @@
 //! One thread runs them one after the other, in the process that watches the ranks. What they print
 //! is appended to `hooks.log`; the first failure of each hook is reported.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::child_process;
+use crate::config::HookEvent;
 use crate::config::schema;
-use crate::config::{HookEvent, fill_placeholders};
-use crate::launch::{Program, open_output};
 use crate::plan::{Plan, RunFolders};
 use crate::record::to_stderr;
+use crate::session::beside::{CommandLimits, run_command, wait_for_end};
 use crate::user_error::ExitCode;
 
 /// File in the run's logs with what the commands print.
 const LOG: &str = "hooks.log";
-/// Time after which the user is told what the end of the run waits for.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The hooks of a run that is under way.
 pub(crate) struct Hooks {
@@ -83,10 +77,9 @@ impl Hooks {
         &self.calls
     }
 
-    /// `program`, whose ranks pass on what they record if a hook depends on that.
-    pub(crate) fn listen_to(hooks: Option<&Self>, program: Program) -> Program {
-        let wants_events = |hooks: &Self| hooks.calls.commands.checkpoint_saved.is_some();
-        if hooks.is_some_and(wants_events) { program.telling_events() } else { program }
+    /// True if a hook depends on what the ranks record.
+    pub(crate) fn wants_events(&self) -> bool {
+        self.calls.commands.checkpoint_saved.is_some()
     }
 
     /// Runs the command for the end of a run, and waits until all are done, or the user presses
@@ -105,21 +98,9 @@ impl Hooks {
         let Self { calls, runner, is_given_up } = self;
         calls.push(event, &json!({ "code": code as i32, "message": failure }));
         let _ = calls.queue.send(None);
-        let since = Instant::now();
-        let signals = [SIGINT, SIGTERM]
-            .map(|signal| signal_hook::flag::register(signal, is_given_up.clone()));
-        let mut is_told = false;
-        while !runner.is_finished() {
-            if !is_told && since.elapsed() > PATIENCE {
-                is_told = true;
-                to_stderr("waiting for the commands of `[hooks]` (Ctrl-C ends them)");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let words = "waiting for the commands of `[hooks]` (Ctrl-C ends them)";
+        wait_for_end(&runner, &is_given_up, None, words);
         drop(runner.join());
-        for id in signals.into_iter().flatten() {
-            signal_hook::low_level::unregister(id);
-        }
     }
 }
 
@@ -188,59 +169,13 @@ impl Runner {
         ));
     }
 
-    /// Runs one command to its end. The error says what it did, as a verb.
     fn call(&self, call: &Call) -> Result<(), String> {
-        if self.is_given_up.load(Ordering::Relaxed) {
-            return Err("was not run".to_owned());
-        }
-        let log = open_output(&self.log).and_then(|log| Ok((log.try_clone()?, log)));
-        let log = log.map_err(|error| format!("was not run: {error}"))?;
-        let mut shell = child_process::shell(&with_variables(&call.command));
-        for (name, value) in &call.fields {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            shell.env(variable(name), text);
-        }
-        shell.stdin(Stdio::piped()).stdout(log.0).stderr(log.1);
-        let mut child = shell.spawn().map_err(|error| format!("cannot be run: {error}"))?;
-        // A command need not read its input; a short text does not wait for that.
-        if let Some(mut stdin) = child.stdin.take() {
-            let line = Value::from(call.fields.clone()).to_string();
-            let _ = writeln!(stdin, "{line}");
-        }
-        let deadline = Instant::now() + self.timeout;
-        let is_over = || Instant::now() >= deadline || self.is_given_up.load(Ordering::Relaxed);
-        match child_process::wait_until(&mut child, is_over) {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("ended with {status}")),
-            None => {
-                child_process::end(&mut child);
-                Err(if self.is_given_up.load(Ordering::Relaxed) {
-                    "was ended by Ctrl-C".to_owned()
-                } else {
-                    format!("was ended after {} s (`hooks.timeout`)", self.timeout.as_secs_f64())
-                })
-            }
-        }
-    }
-}
-
-/// Placeholders as variables of the shell: it never reads their values as a part of the command.
-fn with_variables(command: &str) -> String {
-    fill_placeholders(command, |word| Some(format!("\"${}\"", variable(word))))
-}
-
-/// The variable with the field `name` of an event.
-fn variable(name: &str) -> String {
-    format!("HOOK_{}", name.to_uppercase())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_no_part_of_the_command() {
-        let command = with_variables("echo {message} > \"{name}\"; echo ${HOME}");
-        assert_eq!(command, "echo \"$HOOK_MESSAGE\" > \"\"$HOOK_NAME\"\"; echo ${HOME}");
+        let limits = CommandLimits {
+            log: &self.log,
+            timeout: self.timeout,
+            key: "hooks.timeout",
+            is_given_up: &self.is_given_up,
+        };
+        run_command(&call.command, &call.fields, &limits)
     }
 }

@@ -69,10 +69,53 @@ pub(crate) fn fetch(
     );
     names.extend(loaded.path_options(vocabulary).map(|(key, path)| (key, path.to_owned())));
     names.retain(|(_, name)| is_hub_name(name));
-    if names.is_empty() {
-        return Ok(());
+    fetch_names(loaded, names, kinds).map_err(|failure| failure.page(loaded))
+}
+
+/// Fetches the files of the hub that the data of an experiment name. Where the hub cannot be reached, the reason is the
+/// answer.
+pub(crate) fn fetch_data_if_available(
+    loaded: &Loaded,
+    vocabulary: &Vocabulary,
+    kinds: &Kinds,
+) -> Result<Option<String>, ErrorPage> {
+    let names = loaded.path_options(vocabulary);
+    let names = names.filter(|(key, name)| key.starts_with("data.") && is_hub_name(name));
+    let names = names.map(|(key, name)| (key, name.to_owned())).collect();
+    match fetch_names(&mut loaded.clone(), names, kinds) {
+        Ok(()) => Ok(None),
+        Err(FetchFailure::Hub { error, .. }) if error.is_unavailable() => {
+            Ok(Some(error.to_string()))
+        }
+        Err(failure) => Err(failure.page(loaded)),
     }
-    let hub = open()?;
+}
+
+/// Why a file of the hub is not to be had.
+enum FetchFailure {
+    /// The hub, for the name of this key.
+    Hub { key: String, error: Error },
+    /// The data set takes none of the repository's files.
+    Refused(ErrorPage),
+}
+
+impl FetchFailure {
+    fn page(self, loaded: &Loaded) -> ErrorPage {
+        match self {
+            Self::Hub { key, error } => page(loaded, &key, &error),
+            Self::Refused(page) => page,
+        }
+    }
+}
+
+/// Puts the paths of files of the hub in the place of these names, by their keys.
+fn fetch_names(
+    loaded: &mut Loaded,
+    names: Vec<(String, String)>,
+    kinds: &Kinds,
+) -> Result<(), FetchFailure> {
+    let Some((first, _)) = names.first() else { return Ok(()) };
+    let hub = open().map_err(|error| FetchFailure::Hub { key: first.clone(), error })?;
     let data = &loaded.experiment.data;
     let data = Choice { name: data.name.clone(), options: data.options.clone() };
     // Options that do not fit are refused where the data are counted.
@@ -86,7 +129,8 @@ pub(crate) fn fetch(
             loaded.set_option(&key, Value::from(folder.to_string_lossy()));
             continue;
         }
-        let path = path_of(&hub, &key, &name).map_err(|error| page(loaded, &key, &error))?;
+        let path = path_of(&hub, &key, &name);
+        let path = path.map_err(|error| FetchFailure::Hub { key: key.clone(), error })?;
         // PEFT's adapters are a folder.
         let folder = (key == ADAPTERS).then(|| path.parent()).flatten().map(Path::to_owned);
         let path = folder.unwrap_or(path);
@@ -197,22 +241,40 @@ fn path_of(hub: &Hub, key: &str, name: &str) -> Result<PathBuf, Error> {
 }
 
 /// Fetches what the data set reads of the repository that a key names, or of a folder in it, and
-/// returns its folder in the cache.
+/// returns its folder in the cache. A file of it may be named as well, or a pattern of files.
 fn repository(
     hub: &Hub,
     loaded: &Loaded,
     source: &dyn DataSource,
     key: &str,
     name: &str,
-) -> Result<PathBuf, ErrorPage> {
-    let drawn = |error: Error| page(loaded, key, &error);
+) -> Result<PathBuf, FetchFailure> {
+    let failed = |error: Error| FetchFailure::Hub { key: key.to_owned(), error };
     let named = HubName::parse(name, RepoKind::Dataset).transpose();
-    let Some(named) = named.map_err(|bad| drawn(bad.into()))? else { return Ok(name.into()) };
-    let snapshot = snapshot(hub, &named).map_err(drawn)?;
-    let folder = named.file.as_deref().map(|folder| format!("{folder}/")).unwrap_or_default();
-    let files = snapshot.files.iter();
-    let files: Vec<String> =
-        files.filter_map(|file| Some(file.strip_prefix(&folder)?.to_owned())).collect();
+    let Some(named) = named.map_err(|bad| failed(bad.into()))? else { return Ok(name.into()) };
+    let snapshot = snapshot(hub, &named).map_err(failed)?;
+    if let Some(file) = named.file.as_ref().filter(|file| snapshot.files.contains(file)) {
+        return get(hub, &snapshot, file).map_err(failed);
+    }
+    let below = Path::new(named.file.as_deref().unwrap_or_default());
+    let pattern = data::pattern_of(below);
+    let folder = if pattern.is_some() { below.parent().unwrap_or(below) } else { below };
+    let is_meant = |file: &Path| {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_direct = file.parent() == Some(Path::new(""));
+        pattern.is_none_or(|pattern| is_direct && data::matches_pattern(pattern, name))
+    };
+    let files = snapshot.files.iter().filter_map(|file| Path::new(file).strip_prefix(folder).ok());
+    let files = files.filter(|file| is_meant(file));
+    let files: Vec<String> = files.map(|file| file.to_string_lossy().into_owned()).collect();
+    if let Some(file) = &named.file
+        && files.is_empty()
+        && pattern.is_none()
+        && below.extension().is_some()
+    {
+        // The hub knows the name that is nearest.
+        return get(hub, &snapshot, file).map_err(failed);
+    }
     let unusable = |error: data::Error| {
         let (key, code) = match error.key() {
             Some(key) => (key, ExitCode::Refused),
@@ -221,12 +283,13 @@ fn repository(
         let cached = "the cache may lack files of the repository, and the hub was not asked";
         let help = if snapshot.is_cached { Some(cached.to_owned()) } else { error.help() };
         let problem = loaded.problem(key, error.to_string()).maybe_help(help);
-        ErrorPage::of_problems(code, problem.into())
+        FetchFailure::Refused(ErrorPage::of_problems(code, problem.into()))
     };
     for file in source.repository_files(&named.to_string(), &files).map_err(unusable)? {
-        get(hub, &snapshot, &format!("{folder}{file}")).map_err(drawn)?;
+        let file = folder.join(file).to_string_lossy().into_owned();
+        get(hub, &snapshot, &file).map_err(failed)?;
     }
-    Ok(named.file.map_or(snapshot.folder.clone(), |folder| snapshot.folder.join(folder)))
+    Ok(snapshot.folder.join(below))
 }
 
 /// The sort of repository that a key names, and its file.

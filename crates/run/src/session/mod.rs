@@ -12,11 +12,15 @@
 mod other_file;
 mod pretrained;
 mod hub;
+mod beside;
+mod mirror;
 mod experiment;
 mod prepare;
 mod run_folder;
 mod hooks;
+mod side_tasks;
 mod resume;
+mod restore;
 mod request;
 mod supervise;
 mod nodes;
@@ -30,6 +34,7 @@ mod file_check;
 pub use evaluation::{EvaluationChanges, evaluation_of_run, evaluation_of_weights};
 pub use experiment::{complete, follow_target, load};
 pub use file_check::{CheckedFile, check_file};
+pub use mirror::check_mirror;
 pub use nodes::{join_page, read_token, rendezvous_page};
 pub use other_file::refuse_other_files;
 pub use prepare::{
@@ -38,6 +43,7 @@ pub use prepare::{
 };
 pub use pretrained::check_weights;
 pub use request::{RunRequest, new_or_relaunched, run_of_job};
+pub use restore::restore;
 pub use resume::{Environment, MissingCheckpoints, ResumedRun, refuse_changed_trial, resumed};
 pub use run_folder::{
     OtherData, another_model, generate, new_id, other_data, own_run, refuse_sweep,

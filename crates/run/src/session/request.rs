@@ -16,6 +16,7 @@ use crate::plan::{Memory, RunFolders};
 use crate::record::{RESOLVED, newest_of, to_stderr};
 use crate::runs::{RUN, StoredRun};
 use crate::session::experiment::load;
+use crate::session::mirror;
 use crate::session::prepare::{LaunchOrigin, Prepared, prepare_new};
 use crate::session::resume::{self, Environment, ResumedRun};
 use crate::session::run_folder::{
@@ -36,6 +37,9 @@ pub fn new_or_relaunched(
         return Ok(request);
     }
     refuse_sweep(&loaded)?;
+    if origin.nodes == 1 {
+        mirror::check_mirror(&loaded)?;
+    }
     Ok(RunRequest::new(prepare_new(loaded, origin, kinds)?, None))
 }
 

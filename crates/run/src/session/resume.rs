@@ -14,6 +14,7 @@ use crate::record::{
     self, EPOCHS, EVENTS, HISTORY, METRICS, RESOLVED, Stamped, newest_of, to_stderr,
 };
 use crate::runs::{StoredRun, warn_of_skipped};
+use crate::session::mirror;
 use crate::session::prepare::{LaunchOrigin, Prepared};
 use crate::session::run_folder::{
     OtherData, OwnedRun, own_run, refuse_checkpoints_of_others, stored_experiment, unwritable_run,
@@ -112,8 +113,8 @@ impl ResumedRun {
                 refuse(
                     ExitCode::Checkpoint,
                     &format!("there is no checkpoint in `{folder}`, and this run {had} saved some"),
-                    "put them back there, or restart it from step 0 with `ddprun resume \
-                     --from-scratch`",
+                    "put them back there, with `ddprun resume --from` if the run has a mirror, or \
+                     restart it from step 0 with `ddprun resume --from-scratch`",
                 )
             }
         }
@@ -227,6 +228,9 @@ pub fn resumed(
     let mut now = load(&path, &text, changes, &vocabulary)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
         .map_err(|changes| refusal(&changes, &now))?;
+    if changed.iter().any(|change| change.key == mirror::KEY) {
+        mirror::check_mirror(&now)?;
+    }
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision.into();

@@ -13,8 +13,8 @@ use crate::launch::{self, Console, LauncherEvent, Membership, Nodes, Program, St
 use crate::plan::{Plan, RunFolders};
 use crate::record::{Curves, JsonStream, is_json, print_error, screen, to_stderr};
 use crate::report;
-use crate::session::hooks::Hooks;
 use crate::session::run_folder::OwnedRun;
+use crate::session::side_tasks::SideTasks;
 use crate::units::Rank;
 use crate::user_error::{ErrorPage, ExitCode};
 use crate::worker::{self, Listener};
@@ -24,8 +24,7 @@ pub struct Launched {
     plan: Plan,
     run: OwnedRun,
     end: LaunchEnd,
-    /// The hooks of the run, which only one process of it has.
-    hooks: Option<Hooks>,
+    side_tasks: SideTasks,
     /// Tokens that are sampled after a run that succeeded.
     pub sample_tokens: Option<u32>,
 }
@@ -67,16 +66,16 @@ pub(crate) fn watch(
     nodes: Option<&mut Nodes>,
 ) -> Result<Launched, ErrorPage> {
     let node = nodes.as_ref().map_or(0, |nodes| nodes.node());
-    let hooks = if node == 0 { Hooks::start(&plan, &run.folders) } else { None };
-    let program = Hooks::listen_to(hooks.as_ref(), program()?);
+    let side_tasks =
+        if node == 0 { SideTasks::start(&plan, &run.folders) } else { SideTasks::default() };
+    let program = side_tasks.listen_to(program()?);
+    let listener = side_tasks.listener();
     let stream = JsonStream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
     let mut hear = |event: LauncherEvent| match event {
         LauncherEvent::Recorded(event) => {
-            if let Some(hooks) = &hooks {
-                hooks.calls().on_event(&event);
-            }
+            listener.on_event(&event);
             if let Some(stream) = &stream {
                 stream.event(event, None);
             }
@@ -91,7 +90,8 @@ pub(crate) fn watch(
     screen().erase_bars();
     drop(stream);
     run.settle();
-    Ok(Launched { plan, run, end: LaunchEnd::Watched { ended, node }, hooks, sample_tokens: None })
+    let end = LaunchEnd::Watched { ended, node };
+    Ok(Launched { plan, run, end, side_tasks, sample_tokens: None })
 }
 
 /// The program of the ranks; with `--json` they send the events that they record.
@@ -104,14 +104,12 @@ pub fn program() -> Result<Program, ErrorPage> {
 pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) -> Launched {
     let (plan, rank) = (membership.rank_plan.plan.clone(), membership.rank_plan.rank);
     let stream = JsonStream::open();
-    let hooks = if rank.is_first() { Hooks::start(&plan, &run.folders) } else { None };
-    let (told, calls) =
-        (stream.as_ref().map(JsonStream::listener), hooks.as_ref().map(Hooks::calls).cloned());
-    let listener = (told.is_some() || calls.is_some()).then(|| {
+    let side_tasks =
+        if rank.is_first() { SideTasks::start(&plan, &run.folders) } else { SideTasks::default() };
+    let (told, side) = (stream.as_ref().map(JsonStream::listener), side_tasks.listener());
+    let listener = (told.is_some() || !side_tasks.is_empty()).then(|| {
         Listener::new(move |event| {
-            if let Some(calls) = &calls {
-                calls.on_event(&event);
-            }
+            side.on_event(&event);
             if let Some(tell) = &told {
                 tell(event);
             }
@@ -119,7 +117,8 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
     });
     let outcome = worker::run(membership, listener, kinds);
     drop(stream);
-    Launched { plan, run, end: LaunchEnd::TookPart { rank, outcome }, hooks, sample_tokens: None }
+    let end = LaunchEnd::TookPart { rank, outcome };
+    Launched { plan, run, end, side_tasks, sample_tokens: None }
 }
 
 /// Completes the records of the run, and returns its exit code.
@@ -128,16 +127,18 @@ pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) ->
 ///
 /// The failure of the run.
 pub fn conclude(launched: Launched) -> Result<ExitCode, ErrorPage> {
-    let Launched { plan, run, end, hooks, .. } = launched;
+    let Launched { plan, run, end, side_tasks, .. } = launched;
     let failure = end.failure();
     let concluded = completed(&plan, &run, end);
-    let Some(hooks) = hooks else { return concluded };
-    // The user is not to wait for the hooks to see how it ended.
+    if side_tasks.is_empty() {
+        return concluded;
+    }
+    // The user is not to wait for them to see how it ended.
     let code = concluded.unwrap_or_else(|page| {
         print_error(&page);
         page.code()
     });
-    hooks.end_run(code, failure.as_deref());
+    side_tasks.end(code, failure.as_deref());
     Ok(code)
 }
 

@@ -8,6 +8,7 @@ use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::session::experiment::follow_fallbacks;
+use crate::session::mirror;
 use crate::session::{follow_target, refuse_other_files};
 use crate::sweep;
 use crate::user_error::ErrorPage;
@@ -30,6 +31,15 @@ pub fn load_sweep(
         let what = format!("the data of `{}` are absent", sweep.base.display());
         let help = format!("put them there, or name `{}` as `base`", fallback.display());
         return Err(ErrorPage::refused(what, help));
+    }
+    if base.experiment.checkpoint.mirror.is_some() {
+        return Err(base
+            .problem(mirror::KEY, "is for runs, not for the trials of a sweep")
+            .help(
+                "give `~checkpoint.mirror` to the sweep, and copy its logs and checkpoints by a \
+                 command in `hooks.checkpoint_saved`",
+            )
+            .into());
     }
     let text = files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();

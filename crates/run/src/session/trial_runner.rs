@@ -188,7 +188,11 @@ impl<'a> TrialRunner<'a> {
             }
         };
         let hooks = Hooks::start(&prepared.plan, &run.folders);
-        let program = Hooks::listen_to(hooks.as_ref(), self.program_on(&job.gpus));
+        let program = self.program_on(&job.gpus);
+        let program = match &hooks {
+            Some(hooks) if hooks.wants_events() => program.telling_events(),
+            _ => program,
+        };
         let start = Start {
             resume: job.resume,
             program,

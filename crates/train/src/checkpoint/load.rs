@@ -1,5 +1,6 @@
 //! Folder -> state.
 
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use crate::checkpoint::verify::{OpenFiles, contents};
 use crate::checkpoint::{Error, FILES, MODEL, OPTIMIZER, STATE, entries, links};
 use crate::engine::TrainState;
 use crate::event::{Best, TIE_BREAKER};
+use crate::failpoint;
 use crate::files::{self, NewFile};
 use crate::nn::Params;
 use crate::optim::ParameterState;
@@ -271,6 +273,12 @@ fn open_now(path: &Path) -> Result<OpenCheckpoint, Error> {
     Ok(OpenCheckpoint { path, manifest, state, skipped: Vec::new(), files })
 }
 
+/// The checkpoint in the folder `path`, if all of its files have the sizes that they must have.
+pub fn open_complete(path: &Path) -> Option<OpenCheckpoint> {
+    let opened = open(path).ok()?;
+    FILES.iter().all(|name| opened.files.get(name).is_ok()).then_some(opened)
+}
+
 /// Opens a checkpoint as [`open`], and checks every byte.
 pub fn verify(path: &Path) -> Result<OpenCheckpoint, Error> {
     let opened = open(path)?;
@@ -419,10 +427,41 @@ pub fn held_checkpoint(path: &Path) -> Option<OpenCheckpoint> {
 /// Makes `folder` the same checkpoint, which takes no space where the file system has hard links.
 pub fn pin(opened: &OpenCheckpoint, folder: &Path) -> Result<(), Error> {
     files::write_folder_atomic(folder, |temporary| {
-        for name in FILES.into_iter().chain([manifest::MANIFEST]) {
-            let file = opened.files.get(name).map_err(Error::damaged(&opened.path))?;
-            NewFile::link_or_copy(file, &opened.path.join(name), &temporary.join(name))?;
-        }
+        each_file(opened, temporary, NewFile::link_or_copy)
+    })
+}
+
+/// Makes `folder` a copy of the checkpoint, also if its run deletes it meanwhile.
+pub fn copy(opened: &OpenCheckpoint, folder: &Path) -> Result<(), Error> {
+    files::write_folder_atomic(folder, |temporary| {
+        each_file(opened, temporary, NewFile::copy)?;
+        failpoint::reach("checkpoint.copied");
         Ok(())
     })
+}
+
+/// Makes `folder` a checkpoint that came from elsewhere, once every byte of it is here and is what
+/// the manifest says.
+pub fn bring(opened: &OpenCheckpoint, folder: &Path) -> Result<(), Error> {
+    files::write_folder_atomic(folder, |temporary| {
+        each_file(opened, temporary, NewFile::link_or_copy)?;
+        let here = OpenFiles::open(temporary, &opened.manifest);
+        here.verify(&opened.manifest).map_err(Error::damaged(&opened.path))?;
+        failpoint::reach("checkpoint.copied");
+        Ok(())
+    })
+}
+
+/// Makes each file of the checkpoint in `folder` by `make`, which gets the open file, its path and
+/// the new path.
+fn each_file(
+    opened: &OpenCheckpoint,
+    folder: &Path,
+    make: impl Fn(&File, &Path, &Path) -> Result<(), files::Error>,
+) -> Result<(), Error> {
+    for name in FILES.into_iter().chain([manifest::MANIFEST]) {
+        let file = opened.files.get(name).map_err(Error::damaged(&opened.path))?;
+        make(file, &opened.path.join(name), &folder.join(name))?;
+    }
+    Ok(())
 }

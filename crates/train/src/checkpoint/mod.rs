@@ -31,9 +31,9 @@ pub use adapters::{merged, peft, peft_config};
 pub use background_writer::{Overdue, Writer};
 pub use contents::{Contents, contents};
 pub use load::{
-    OpenCheckpoint, PIN, all, average, averaged_model, best, best_or_newest, best_until,
-    held_checkpoint, hold_checkpoint, is_checkpoint, model, newest, open, pin, restore,
-    restore_newest, restore_newest_part, restore_part, verify,
+    OpenCheckpoint, PIN, all, average, averaged_model, best, best_or_newest, best_until, bring,
+    copy, held_checkpoint, hold_checkpoint, is_checkpoint, model, newest, open, open_complete, pin,
+    restore, restore_newest, restore_newest_part, restore_part, verify,
 };
 pub use manifest::{Damage, Manifest, parse};
 pub use save::{Destination, name, save};

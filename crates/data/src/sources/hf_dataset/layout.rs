@@ -123,6 +123,28 @@ impl Layout {
     }
 }
 
+/// Refuses files that are to be read one after the other, if they are of several splits or a shard
+/// is missing. `names` are their paths in `root`.
+pub(crate) fn check_one_split(root: &str, names: &[String]) -> Result<(), Error> {
+    let mut splits: BTreeMap<String, Vec<Shard>> = BTreeMap::new();
+    for path in names {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let stem = name.split('.').next().unwrap_or_default();
+        let ((_, split), place) = split_of(&format!("{folder}/{stem}"));
+        splits.entry(split).or_default().push(Shard { place, path: path.clone() });
+    }
+    if let [first, _, ..] = &splits.keys().collect::<Vec<_>>()[..] {
+        let all: Vec<String> = splits.keys().map(|split| format!("`{split}`")).collect();
+        let what = format!("it holds files of several splits: {}", all.join(", "));
+        let help = format!("name the files of one by a pattern, such as `{first}*`");
+        return Err(Error::WithHelp { path: root.into(), what, help });
+    }
+    splits.values_mut().try_for_each(|shards| {
+        shards.sort();
+        check_complete(root, shards)
+    })
+}
+
 /// The split of a file by its path without the ending, and its place among the shards.
 fn split_of(stem: &str) -> (SplitName, Option<(u32, u32)>) {
     let mut folders: Vec<&str> = stem.split('/').collect();
@@ -210,9 +232,10 @@ fn name_of(shard: &Shard, number: u32) -> String {
     let (from, to) = (format!("-{own:0DIGITS$}-of-"), format!("-{number:0DIGITS$}-of-"));
     let Some((before, after)) = shard.path.rsplit_once(&from) else { return shard.path.clone() };
     let of = after.split(['-', '.']).next().unwrap_or_default();
+    let ending = after.find('.').map_or("", |at| &after[at..]);
     // The hash of another file is not known.
     let hash = if after.starts_with(&format!("{of}-")) { "-*" } else { "" };
-    format!("{before}{to}{of}{hash}{ENDING}")
+    format!("{before}{to}{of}{hash}{ending}")
 }
 
 #[cfg(test)]

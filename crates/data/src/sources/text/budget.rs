@@ -3,7 +3,7 @@
 //! take hours or all memory for a few bytes of text.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,14 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// The budget for the text in a file.
-    pub(super) fn of(file: &Path) -> Self {
-        let bytes = fs::metadata(file).map_or(0, |found| found.len());
+    /// The budget for the text in these files.
+    pub(super) fn of(files: &[PathBuf]) -> Self {
+        let bytes =
+            files.iter().map(|file| fs::metadata(file).map_or(0, |found| found.len())).sum();
+        Self::of_bytes(bytes)
+    }
+
+    fn of_bytes(bytes: u64) -> Self {
         let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
         let memory = MEMORY.saturating_add(bytes.saturating_mul(MEMORY_PER_BYTE));
         Self { time: TIME.saturating_add(TIME_PER_MIB.saturating_mul(mib)), memory }
@@ -104,8 +109,14 @@ mod tests {
 
     #[test]
     fn work_within_its_budget_is_done_and_its_error_is_its_own() {
-        let budget = Budget::of(Path::new("/no/such/file"));
+        let budget = Budget::of(&["/no/such/file".into()]);
         assert_eq!(budget, Budget { time: TIME, memory: MEMORY });
+        let folder = tempfile::tempdir().unwrap();
+        let parts = ["a", "b"].map(|name| folder.path().join(name));
+        for part in &parts {
+            crate::files::write_atomic(part, &vec![b'a'; 1 << 20]).unwrap();
+        }
+        assert_eq!(Budget::of(&parts), Budget::of_bytes(2 << 20), "all parts count");
         assert_eq!(kept(budget, || Ok(3)), Ok(3));
         let wrong = || Err::<(), _>(Error::Format { path: "a.txt".into(), what: "no".to_owned() });
         assert_eq!(kept(budget, wrong), Err("`a.txt`: no".to_owned()));

@@ -19,14 +19,17 @@ use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::conversation::Conversation;
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
-use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_file::cut_files;
 use crate::sources::text::entry_parts::{EntryCheck, splits};
 use crate::sources::text::samples::SampleForm;
+use crate::sources::text::shards::{files_of, files_of_repository};
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
 use crate::{ChatTemplate, Splits, TextForm};
 
+/// The data in messages.
+const WHAT: &str = "the conversations";
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
                         \"hello\"}]}, or a JSON list of them";
@@ -36,8 +39,10 @@ const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// conversations, one JSON object per line, a JSON list, or the rows of a parquet file: with
-    /// `messages` (each with `role` and `content`), `conversations` (`from` and `value`, ShareGPT's
+    /// conversations, one JSON object per line, a JSON list (both also packed by gzip or zstd), or
+    /// the rows of a parquet file; a folder or a pattern (`data/train-*.parquet`) of such files,
+    /// read in the order of their names; or a repository of the Hugging Face hub ("hf:ORG/NAME").
+    /// Each has `messages` (each with `role` and `content`), `conversations` (`from` and `value`, ShareGPT's
     /// format), or `instruction`, `input` and `output` (Alpaca's; `system` and `history`, too).
     /// `tools`, `documents` and `chat_template_kwargs` are given to the template; an answer with
     /// `weight = 0` or `train = false` is not learned. Losses are means over the counted tokens.
@@ -114,9 +119,18 @@ impl DataSource for Chat {
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
-        let known = [Files::one("chats", &self.file), Files::one("tokenizer", &self.tokenizer)];
+        let chats = Files::parts("chats", &self.file, self.parts()?);
+        let known = [chats, Files::one("tokenizer", &self.tokenizer)];
         let template = template.iter().map(|path| Files::one("chat template", path));
         Ok(known.into_iter().chain(template).collect())
+    }
+
+    fn repository(&self) -> Option<&'static str> {
+        Some("file")
+    }
+
+    fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+        files_of_repository(root, listed)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -161,19 +175,21 @@ impl Chat {
         };
         let own = self.clone();
         let cutter = tokenizer.clone();
+        let files = self.parts()?;
+        let parts = files.clone();
         let cut = move || {
-            let file = EntryFile::read(&own.file, "the conversations", EXPECTED)?;
-            Ok(file.cut(|entry| {
+            cut_files(&parts, WHAT, EXPECTED, |entry| {
                 let chat = Conversation::of(entry, &template)?;
                 let tokens = own.tokens(&chat, &cutter, &template)?;
                 Ok(CutEntry { tokens, unused: chat.unused })
-            }))
+            })
         };
         let cache = TokenCache::of_user();
-        let entries = cached(cache.as_ref(), &self.origin(), check.of_cache(), cut)?;
+        let entries = cached(cache.as_ref(), &self.origin(&files), check.of_cache(), cut)?;
         let entries = Arc::new(entries);
         let form = SampleForm {
             path: self.file.clone(),
+            files,
             noun: "conversation",
             seq_len: self.seq_len,
             end,
@@ -186,14 +202,20 @@ impl Chat {
         Ok((splits, entries, notes))
     }
 
-    /// The inputs that the tokens depend on.
-    fn origin(&self) -> Origin {
+    /// The files with the conversations, in order.
+    fn parts(&self) -> Result<Vec<PathBuf>, Error> {
+        files_of(WHAT, &self.file, EXPECTED)
+    }
+
+    /// The inputs that the tokens of `files` depend on.
+    fn origin(&self, files: &[PathBuf]) -> Origin {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
-        let known = [self.file.clone(), self.tokenizer.clone()];
+        let known = files.iter().chain([&self.tokenizer]).cloned();
         let named = &self.chat_template;
         let masked = self.mask_prompt;
         Origin {
-            paths: known.into_iter().chain(template).collect(),
+            paths: known.chain(template).collect(),
+            n_texts: files.len(),
             options: format!("chat {named:?} {masked}"),
         }
     }

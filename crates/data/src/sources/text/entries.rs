@@ -18,6 +18,8 @@ const FORMAT: &[u8; 16] = b"ddprun entries 2";
 const HEADER_BYTES: usize = FORMAT.len() + 16;
 /// Bytes of an entry before the tokens: where its tokens end, and its line.
 const ENTRY_BYTES: usize = 16;
+/// Bits of a place that are the line in its file; those above are the number of the file.
+const LINE_BITS: u32 = 40;
 /// The bit of a token that counts. Vocabularies are smaller.
 const COUNTS: u32 = 1 << 31;
 
@@ -32,12 +34,12 @@ pub(super) struct CutEntry {
     pub(super) unused: BTreeSet<String>,
 }
 
-/// All entries of a file.
+/// All entries of one file or several.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Tokens of one entry after the other, with [`COUNTS`].
     tokens: TokenBuffer,
-    /// End of each entry's tokens, and its line or position.
+    /// End of each entry's tokens, and its place.
     ends: Vec<(u64, u64)>,
     /// Errors of entries without tokens.
     wrong: BTreeMap<usize, String>,
@@ -48,8 +50,13 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Entries in their order, each with its line or place, called `unit`, and its tokens or what
-    /// is wrong with it.
+    /// The place of an entry: the number of its file, and its line or position there.
+    pub(super) fn place(file: u64, line: u64) -> u64 {
+        file << LINE_BITS | line
+    }
+
+    /// Entries in their order, each with its place, whose line is called `unit`, and its tokens or
+    /// what is wrong with it.
     pub(super) fn new(all: Vec<(u64, Result<CutEntry, String>)>, unit: &'static str) -> Self {
         let mut tokens = Vec::new();
         let mut ends = Vec::with_capacity(all.len());
@@ -72,9 +79,14 @@ impl Entries {
         self.ends.len()
     }
 
-    /// The line or place of an entry.
+    /// The line or position of an entry in its file.
     pub(super) fn line(&self, index: usize) -> u64 {
-        self.ends[index].1
+        self.ends[index].1 & ((1 << LINE_BITS) - 1)
+    }
+
+    /// The number of the file that an entry is in.
+    pub(super) fn file(&self, index: usize) -> usize {
+        (self.ends[index].1 >> LINE_BITS) as usize
     }
 
     /// What is wrong with an entry, if something is.
@@ -82,10 +94,10 @@ impl Entries {
         self.wrong.get(&index).map(String::as_str)
     }
 
-    /// The first entry that cannot be used, by its place, why, and how many there are.
-    pub(super) fn first_wrong(&self) -> Option<(u64, &str, usize)> {
+    /// The first entry that cannot be used, why, and how many there are.
+    pub(super) fn first_wrong(&self) -> Option<(usize, &str, usize)> {
         let (&index, why) = self.wrong.first_key_value()?;
-        Some((self.line(index), why, self.wrong.len()))
+        Some((index, why, self.wrong.len()))
     }
 
     /// "line", or "entry" of a list.

@@ -1,7 +1,7 @@
 //! Files of JSON objects: one in each line, a list of them, or the rows of a parquet file.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::sources::text::entries::{CutEntry, Entries};
 use crate::{parquet, read};
 
 /// The objects of a file, in its order.
-pub(super) enum EntryFile {
+enum EntryFile {
     /// The text, and where the lines are that are not blank, with their numbers.
     Lines(Vec<u8>, Vec<(u64, Range<usize>)>),
     /// A list.
@@ -20,11 +20,7 @@ pub(super) enum EntryFile {
 
 impl EntryFile {
     /// Reads the file at `path`, which messages call `what` and which should hold `expected`.
-    pub(super) fn read(
-        path: &Path,
-        what: &'static str,
-        expected: &'static str,
-    ) -> Result<Self, Error> {
+    fn read(path: &Path, what: &'static str, expected: &'static str) -> Result<Self, Error> {
         let bytes = match parquet::json_lines(path, what, expected)? {
             Some(lines) => lines,
             None => read::text(what, path, expected)?,
@@ -46,8 +42,12 @@ impl EntryFile {
         Ok(Self::Lines(bytes, lines))
     }
 
-    /// Cuts every object by `cut`, by all threads. What is wrong with one is kept in its place.
-    pub(super) fn cut(&self, cut: impl Fn(&Value) -> Result<CutEntry, String> + Sync) -> Entries {
+    /// Cuts every object by `cut`, by all threads: its line or position, and its tokens or what is
+    /// wrong with it.
+    fn cut(
+        &self,
+        cut: impl Fn(&Value) -> Result<CutEntry, String> + Sync,
+    ) -> Vec<(u64, Result<CutEntry, String>)> {
         let of_line = |(number, range): &(u64, Range<usize>), bytes: &[u8]| {
             let value = serde_json::from_slice(&bytes[range.clone()]).map_err(|error| {
                 // The parser counts lines of this line alone.
@@ -59,15 +59,38 @@ impl EntryFile {
         };
         match self {
             Self::Lines(bytes, lines) => {
-                let all = lines.par_iter().map(|line| of_line(line, bytes)).collect();
-                Entries::new(all, "line")
+                lines.par_iter().map(|line| of_line(line, bytes)).collect()
             }
-            Self::List(list) => {
-                let all = list.par_iter().map(&cut).collect::<Vec<_>>();
-                Entries::new((1..).zip(all).collect(), "entry")
-            }
+            Self::List(list) => (1..).zip(list.par_iter().map(&cut).collect::<Vec<_>>()).collect(),
         }
     }
+
+    /// Name of a place in it.
+    fn unit(&self) -> &'static str {
+        match self {
+            Self::Lines(..) => "line",
+            Self::List(_) => "entry",
+        }
+    }
+}
+
+/// Cuts every object of `files` by `cut`, one file after the other. Messages call the files `what`,
+/// and they should hold `expected`.
+pub(super) fn cut_files(
+    files: &[PathBuf],
+    what: &'static str,
+    expected: &'static str,
+    cut: impl Fn(&Value) -> Result<CutEntry, String> + Sync,
+) -> Result<Entries, Error> {
+    let mut all = Vec::new();
+    let mut unit = "line";
+    for (number, path) in (0..).zip(files) {
+        let file = EntryFile::read(path, what, expected)?;
+        unit = file.unit();
+        let placed = |(line, found)| (Entries::place(number, line), found);
+        all.extend(file.cut(&cut).into_iter().map(placed));
+    }
+    Ok(Entries::new(all, unit))
 }
 
 #[cfg(test)]
@@ -79,13 +102,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         crate::files::write_atomic(&path, bytes).unwrap();
-        let file = EntryFile::read(&path, "the objects", "objects").unwrap();
         let seen = std::sync::Mutex::new(Vec::new());
-        let entries = file.cut(|value| {
+        let entries = cut_files(&[path], "the objects", "objects", |value| {
             let n = value["n"].as_i64().ok_or("no n")?;
             seen.lock().unwrap().push(n);
             Ok(CutEntry { tokens: vec![(n as u32, true)], ..CutEntry::default() })
-        });
+        })
+        .unwrap();
         let of = |index| {
             let tokens = entries.read(index, 1).unwrap();
             let n = tokens.first().map(|(token, _)| i64::from(*token));

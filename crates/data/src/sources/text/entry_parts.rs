@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::plan::{OnBadSample, SplitPlan};
 use crate::sources::holdout::{Parts, SampleIndices};
 use crate::sources::text::entries::{Entries, median};
@@ -84,18 +84,25 @@ fn wrong_note(
     form: &SampleForm,
     on_bad_sample: OnBadSample,
 ) -> Result<Option<String>, Error> {
-    let Some((line, why, n)) = entries.first_wrong() else { return Ok(None) };
+    let Some((index, why, n)) = entries.first_wrong() else { return Ok(None) };
+    let (path, line) = (form.file_of(entries, index).to_owned(), entries.line(index));
     let unit = entries.unit();
     let of = format!("{n} of {}", form.several(entries.len()));
     if on_bad_sample == OnBadSample::Skip && n < entries.len() {
-        return Ok(Some(format!("{of} cannot be used and are skipped; {unit} {line}: {why}")));
+        let file = match form.files.len() {
+            0 | 1 => String::new(),
+            _ => format!("`{}`, ", shown(&path)),
+        };
+        return Ok(Some(format!(
+            "{of} cannot be used and are skipped; {file}{unit} {line}: {why}"
+        )));
     }
     let what = match n {
         1 => why.to_owned(),
         _ => format!("{why} ({of} cannot be used)"),
     };
     let help = "repair it; `data.on_bad_sample = \"skip\"` leaves such ones out";
-    let (path, help) = (form.path.clone(), help.to_owned());
+    let help = help.to_owned();
     Err(match unit {
         "line" => Error::Cell { path, line, what, help },
         _ => Error::WithHelp { path, what: format!("{unit} {line}: {what}"), help },
@@ -212,8 +219,7 @@ mod tests {
         let of = |n: usize| Ok(CutEntry { tokens: vec![(5, true); n], ..CutEntry::default() });
         let wrong = (4, Err("no".to_owned()));
         let entries = Entries::new(vec![(2, of(3)), wrong.clone(), (6, of(9))], "line");
-        let (path, noun, end) = ("chats.jsonl".into(), "conversation", 9);
-        let form = SampleForm { path, noun, seq_len: 4, end, all_count: false, packing: false };
+        let form = SampleForm::example();
         let told = wrong_note(&entries, &form, OnBadSample::Error).unwrap_err().to_string();
         assert_eq!(told, "`chats.jsonl`, line 4: no");
         let note = wrong_note(&entries, &form, OnBadSample::Skip).unwrap().unwrap();

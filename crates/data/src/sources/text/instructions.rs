@@ -21,14 +21,17 @@ use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
-use crate::sources::text::entry_file::EntryFile;
+use crate::sources::text::entry_file::cut_files;
 use crate::sources::text::entry_parts::{EntryCheck, splits};
 use crate::sources::text::samples::SampleForm;
+use crate::sources::text::shards::{files_of, files_of_repository};
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
 use crate::{Splits, TextForm};
 
+/// The data in messages.
+const WHAT: &str = "the instructions";
 const EXPECTED: &str = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
 
 /// instructions and answers in Alpaca's format.
@@ -36,7 +39,9 @@ const EXPECTED: &str = "a JSON list of `instruction`, `input` and `output`, in A
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
     /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, one such
-    /// object per line, or the rows of a parquet file. Each becomes one sample: the prompt of
+    /// object per line (also packed by gzip or zstd), or the rows of a parquet file; a folder or a
+    /// pattern (`data/train-*.parquet`) of such files, read in the order of their names; or a
+    /// repository of the Hugging Face hub ("hf:ORG/NAME"). Each becomes one sample: the prompt of
     /// Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over all counted
     /// tokens of the global batch, whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
@@ -109,13 +114,22 @@ impl DataSource for Instructions {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let known =
-            [Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)];
+        let texts = files_of(WHAT, &self.file, EXPECTED)?;
+        let texts = Files::parts("instructions", &self.file, texts);
+        let known = [texts, Files::one("tokenizer", &self.tokenizer)];
         // It may name the token that ends answers.
         let config = self.tokenizer.with_file_name("tokenizer_config.json");
         let config = (self.eos_token.is_none() && config.is_file()).then_some(config);
         let config = config.map(|path| Files::one("tokenizer configuration", &path));
         Ok(known.into_iter().chain(config).collect())
+    }
+
+    fn repository(&self) -> Option<&'static str> {
+        Some("file")
+    }
+
+    fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+        files_of_repository(root, listed)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -201,23 +215,25 @@ fn open_with(
     check: EntryCheck,
 ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
     let end = end_of_answers(tokenizer, &source.tokenizer, source.eos_token.as_deref())?;
+    let files = files_of(WHAT, &source.file, EXPECTED)?;
     let origin = Origin {
-        paths: vec![source.file.clone(), source.tokenizer.clone()],
+        paths: files.iter().chain([&source.tokenizer]).cloned().collect(),
+        n_texts: files.len(),
         options: format!("instructions {end}"),
     };
-    let path = source.file.clone();
+    let parts = files.clone();
     let cutter = tokenizer.clone();
     let cut = move || {
-        let file = EntryFile::read(&path, "the instructions", EXPECTED)?;
-        Ok(file.cut(|value| {
+        cut_files(&parts, WHAT, EXPECTED, |value| {
             let tokens = tokens(&Entry::of(value)?, &cutter, end)?;
             Ok(CutEntry { tokens, unused: unused(value) })
-        }))
+        })
     };
     let cache = TokenCache::of_user();
     let entries = Arc::new(cached(cache.as_ref(), &origin, check.of_cache(), cut)?);
     let form = SampleForm {
         path: source.file.clone(),
+        files,
         noun: "entry",
         seq_len: source.seq_len,
         end,
@@ -313,6 +329,45 @@ mod tests {
             panic!("no labels")
         };
         (values, next)
+    }
+
+    #[test]
+    fn shards_are_read_one_after_the_other_and_one_that_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |answer| format!("{{\"instruction\": \"the\", \"output\": \"{answer}\"}}\n");
+        let lines = ["cat", "the", "that", "chat"].map(line);
+        let whole = source(folder.path(), &lines.concat(), 400);
+        let at = |name: &str| folder.path().join("shards").join(name);
+        crate::files::create_folder(&at("")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(lines[..2].concat().as_bytes()).unwrap();
+        let first = at("train-00000-of-00002.jsonl.gz");
+        crate::files::write_atomic(&first, &packed.finish().unwrap()).unwrap();
+        let second = at("train-00001-of-00002.jsonl");
+        crate::files::write_atomic(&second, lines[2..].concat().as_bytes()).unwrap();
+        for path in [at(""), at("train-*"), at("*.jsonl*")] {
+            let parts = Instructions { file: path, ..whole.clone() };
+            for index in 0..3 {
+                assert_eq!(loaded(&parts, index), loaded(&whole, index));
+            }
+            let train = open(&parts, &SplitPlan::NONE).unwrap().train;
+            assert!(train.name(1).ends_with("train-00000-of-00002.jsonl.gz`"), "{}", train.name(1));
+            assert_eq!(train.name(2), format!("entry 1 of `{}`", second.display()));
+            assert_eq!(train.origin(2), Some((second.clone(), Some(1))));
+            let files = parts.files(&Options::new()).unwrap().remove(0);
+            assert_eq!(files.paths, [first.clone(), second.clone()]);
+        }
+        let parts = Instructions { file: at(""), ..whole };
+        let broken = format!("{}{{\"instruction\": 3}}\n", lines[2]);
+        crate::files::write_atomic(&second, broken.as_bytes()).unwrap();
+        let error = refused(&parts);
+        assert!(
+            error.contains("train-00001-of-00002.jsonl`, line 2: its `instruction`"),
+            "{error}"
+        );
+        crate::files::remove_file(&first).unwrap();
+        let error = refused(&parts);
+        assert!(error.contains("`train-00000-of-00002.jsonl` is missing, shard of 2"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod budget;
 mod token_cache;
 mod token_buffer;
 mod entries;
+mod shards;
 mod entry_file;
 mod samples;
 mod packs;
@@ -17,6 +18,7 @@ mod chat;
 
 pub use chat::Chat;
 pub use instructions::{Instructions, end_of_answers, prompt};
+pub use shards::{matches_pattern, pattern_of};
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
 pub use tokens::{Tokens, encode};

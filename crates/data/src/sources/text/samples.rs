@@ -20,8 +20,11 @@ pub(super) struct Samples {
 /// Form of the samples made of entries.
 #[derive(Clone, Debug)]
 pub(super) struct SampleForm {
-    /// The file, and what an entry of it is called.
+    /// The file, folder or pattern that was named.
     pub(super) path: PathBuf,
+    /// The files that it is.
+    pub(super) files: Vec<PathBuf>,
+    /// Name of an entry of them.
     pub(super) noun: &'static str,
     /// Tokens of a sample.
     pub(super) seq_len: usize,
@@ -48,6 +51,11 @@ impl SampleForm {
             return None;
         }
         Some(first(usize::MAX).map_or(UncountedReason::Unanswered, UncountedReason::CutOff))
+    }
+
+    /// The file that an entry is in.
+    pub(super) fn file_of(&self, entries: &Entries, index: usize) -> &Path {
+        self.files.get(entries.file(index)).map_or(&self.path, PathBuf::as_path)
     }
 
     /// "conversations"
@@ -104,7 +112,7 @@ impl Samples {
     pub(super) fn tokens(&self, index: usize) -> Result<(Vec<u32>, Vec<u32>), SampleError> {
         let SampleForm { noun, seq_len, all_count, .. } = self.form;
         let place = self.place(index);
-        let path = || self.form.path.clone();
+        let path = || self.form.file_of(&self.entries, place).to_owned();
         if let Some(why) = self.entries.wrong(place) {
             let reason = format!("{noun} {}: {why}", self.entries.line(place));
             return Err(SampleError::Decode { path: path(), reason });
@@ -134,13 +142,15 @@ impl Dataset for Samples {
     }
 
     fn name(&self, index: usize) -> String {
-        let noun = self.form.noun;
-        let line = self.entries.line(self.place(index));
-        format!("{noun} {line} of `{}`", shown(&self.form.path))
+        let (noun, place) = (self.form.noun, self.place(index));
+        let file = self.form.file_of(&self.entries, place);
+        format!("{noun} {} of `{}`", self.entries.line(place), shown(file))
     }
 
     fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
-        Some((self.form.path.clone(), Some(self.entries.line(self.place(index)))))
+        let place = self.place(index);
+        let file = self.form.file_of(&self.entries, place).to_owned();
+        Some((file, Some(self.entries.line(place))))
     }
 
     fn length(&self, index: usize) -> Option<usize> {
@@ -202,13 +212,22 @@ mod tests {
     use super::*;
     use crate::sources::text::entries::CutEntry;
 
+    impl SampleForm {
+        /// Conversations of one file in four tokens each.
+        pub(in crate::sources::text) fn example() -> Self {
+            let path = PathBuf::from("chats.jsonl");
+            let files = vec![path.clone()];
+            let (noun, all_count, packing) = ("conversation", false, false);
+            Self { path, files, noun, seq_len: 4, end: 9, all_count, packing }
+        }
+    }
+
     #[test]
     fn a_sample_is_an_entry_and_its_padding_and_a_bad_one_says_why() {
         let of =
             |token: u32| Ok(CutEntry { tokens: vec![(token, true); 3], ..CutEntry::default() });
         let all = vec![(2, of(5)), (4, Err("no".to_owned())), (6, of(7))];
-        let (path, noun, end) = ("chats.jsonl".into(), "conversation", 9);
-        let form = SampleForm { path, noun, seq_len: 4, end, all_count: false, packing: false };
+        let form = SampleForm::example();
         let entries = Arc::new(Entries::new(all, "line"));
         let samples = Samples::new(entries, form, SampleIndices(vec![2, 1]));
         let mut values = Vec::new();

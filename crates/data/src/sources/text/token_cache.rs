@@ -41,6 +41,8 @@ pub(super) struct TokenCache {
 pub(super) struct Origin {
     /// The data, the tokenizer, and what else is read.
     pub(super) paths: Vec<PathBuf>,
+    /// Number of the first of them that are the data.
+    pub(super) n_texts: usize,
     /// Options of the experiment.
     pub(super) options: String,
 }
@@ -69,8 +71,9 @@ pub(super) fn cached<T: Cacheable + Send + 'static>(
     look: CacheCheck,
     cut: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let cut = || match (look, origin.paths.first()) {
-        (CacheCheck::Whole, Some(file)) => Budget::of(file).keep(file, cut),
+    let texts = &origin.paths[..origin.n_texts];
+    let cut = || match (look, texts.first()) {
+        (CacheCheck::Whole, Some(file)) => Budget::of(texts).keep(file, cut),
         // Ranks cut what was cut before they were started.
         _ => cut(),
     };
@@ -245,7 +248,7 @@ mod tests {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let paths = ["text", "rules"].map(|name| folder.path().join(name)).to_vec();
-            let origin = Origin { paths, options: String::new() };
+            let origin = Origin { paths, n_texts: 1, options: String::new() };
             let cache = TokenCache { folder: folder.path().join("tokens"), least_bytes: 4 };
             let lab = Self { cache, origin, _folder: folder };
             lab.write(0, "the cat");

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, SampleError, shown};
@@ -27,16 +28,19 @@ use crate::sources::text::token_cache::{CacheCheck, Origin, TokenCache, cached};
 use crate::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
-use crate::{Dataset, Splits, Target, TextForm, read};
+use crate::{Dataset, Splits, Target, TextForm, parquet, read};
 
 /// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
 const MAX_OVERLAPPING_WINDOWS: usize = 1 << 24;
+/// The column of a parquet file that holds texts.
+const COLUMN: &str = "text";
 
 /// a text, as characters or tokens; the next one is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// a text, read by characters or by `tokenizer`; use it instead of `train_file` and `val_file`.
+    /// a text, or the column `text` of a parquet file with a line break after each row, read by
+    /// characters or by `tokenizer`; use it instead of `train_file` and `val_file`.
     /// The first 90 % is for training, the rest for validation; `data.val_fraction` and
     /// `data.test_fraction` set other parts of its end. A training sample begins at every token, so
     /// set the length with `train.steps`. In more than 16,777,216 training tokens, also of a
@@ -351,12 +355,40 @@ pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
 }
 
 fn text(file: &Path) -> Result<String, Error> {
+    if let Some(rows) = parquet::json_lines(file, "the text", "a text")? {
+        return text_of_rows(file, &rows);
+    }
     let bytes = read::whole(file).map(read::without_mark);
     let bytes = bytes.map_err(unreadable(file, "the text"))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))
     })
+}
+
+/// The texts in the column `text` of rows, each ended by a line break.
+fn text_of_rows(file: &Path, rows: &[u8]) -> Result<String, Error> {
+    let mut all = String::new();
+    let rows = rows.split(|&byte| byte == b'\n').filter(|row| !row.is_empty());
+    for (number, row) in (1..).zip(rows) {
+        let row: Map<String, Value> =
+            serde_json::from_slice(row).map_err(|error| format(file, error.to_string()))?;
+        match row.get(COLUMN) {
+            Some(Value::String(text)) => all.push_str(text),
+            Some(Value::Null) => continue,
+            _ => {
+                let columns: Vec<String> = row.keys().map(|key| format!("`{key}`")).collect();
+                let columns = columns.join(", ");
+                let what =
+                    format!("row {number} has no text in a column `{COLUMN}`, but {columns}");
+                return Err(format(file, what));
+            }
+        }
+        if !all.ends_with('\n') {
+            all.push('\n');
+        }
+    }
+    Ok(all)
 }
 
 /// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
@@ -369,7 +401,8 @@ fn words(
 ) -> Result<OpenedText, Error> {
     let cache = TokenCache::of_user();
     let tokenizer = Arc::new(Tokenizer::open(path)?);
-    let origin = Origin { paths: vec![file.into(), path.into()], options: "text".to_owned() };
+    let paths = vec![file.into(), path.into()];
+    let origin = Origin { paths, n_texts: 1, options: "text".to_owned() };
     let text = file.to_owned();
     let cutter = tokenizer.clone();
     let CutText { tokens, n_train } =
@@ -520,6 +553,37 @@ mod tests {
         let mut values = Vec::new();
         let target = data.load(index, None, &mut values).unwrap();
         (values, target)
+    }
+
+    /// A parquet file with one column of texts, of which some may be absent.
+    fn parquet_file(path: &Path, column: &str, texts: &[Option<&str>]) {
+        use ::parquet::data_type::{ByteArray, ByteArrayType};
+        let schema = format!("message rows {{ OPTIONAL BYTE_ARRAY {column} (UTF8); }}");
+        let schema = Arc::new(::parquet::schema::parser::parse_message_type(&schema).unwrap());
+        let file = File::create(path).unwrap();
+        let properties = Arc::default();
+        let writer = ::parquet::file::writer::SerializedFileWriter::new(file, schema, properties);
+        let mut writer = writer.unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut written = group.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> =
+            texts.iter().flatten().map(|text| ByteArray::from(*text)).collect();
+        let levels: Vec<i16> = texts.iter().map(|text| i16::from(text.is_some())).collect();
+        written.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
+        written.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn the_texts_of_a_parquet_file_are_one_text_with_line_breaks() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text.parquet");
+        parquet_file(&path, "text", &[Some("Köln"), None, Some("a\n\"b\"\n"), Some("")]);
+        assert_eq!(text(&path).unwrap(), "Köln\na\n\"b\"\n");
+        parquet_file(&path, "body", &[Some("x")]);
+        let error = text(&path).unwrap_err().to_string();
+        assert!(error.contains("row 1 has no text in a column `text`, but `body`"), "{error}");
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub(crate) fn all(
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
+        .chain(names::mirror(loaded))
         .chain(names::backend(loaded, vocabulary))
         .chain(conflicts::transforms(loaded, vocabulary))
         .chain(conflicts::monitors(loaded, vocabulary))

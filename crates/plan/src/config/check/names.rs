@@ -7,6 +7,7 @@ use crate::config::hooks::{HookEvent, placeholders_in};
 use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
+use crate::config::mirror::Mirror;
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::suggest::closest;
 use crate::config::suggest::remedy;
@@ -221,6 +222,19 @@ pub(crate) fn placeholders(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
+/// A mirror that is neither a folder nor a command that copies one.
+pub(crate) fn mirror(loaded: &Loaded) -> Option<Finding> {
+    const KEY: &str = "checkpoint.mirror";
+    let text = loaded.experiment.checkpoint.mirror.as_deref()?;
+    if let Some((what, help)) = Mirror::fault(text) {
+        return Some(Finding::new(KEY, what).help(help));
+    }
+    match Mirror::of(text) {
+        Mirror::Folder(path) => path_finding(KEY, &path, true),
+        Mirror::Command(_) => None,
+    }
+}
+
 /// Sinks that are named twice: both would write the same files.
 pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
     let names: Vec<&str> =
@@ -249,7 +263,11 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
 pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut look = |key: String, path: &Path| {
-        if path_finding(&key, path, false).is_none() && !path.exists() {
+        // Which files a pattern names is seen where they are read.
+        let is_pattern = path.to_str().is_some_and(|text| text.contains('*'));
+        let place = if is_pattern { path.parent() } else { Some(path) };
+        let place = place.filter(|place| !place.as_os_str().is_empty());
+        if path_finding(&key, path, false).is_none() && place.is_some_and(|place| !place.exists()) {
             let what = format!("`{}` does not exist", path.display());
             let help = "check the path; relative ones start at the current folder";
             found.push(Finding::new(key, what).help(help));
@@ -300,7 +318,7 @@ pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
         // What is written cannot be copied first.
         let is_output = ["logging.dir", "checkpoint.dir"].contains(&key) && scheme != "file";
         let help = if is_output {
-            "write a folder, and copy the runs from there by a command in `hooks.checkpoint_saved`"
+            "write a folder, and have the runs copied from there by a command in `checkpoint.mirror`"
                 .to_owned()
         } else {
             instead_of_url(scheme)
