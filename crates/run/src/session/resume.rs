@@ -225,7 +225,7 @@ pub fn resumed(
         Environment::Ignored => config::load_text,
     };
     let mut now = load(&path, &text, changes, &vocabulary)?;
-    let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
+    let changed = config::refuse_unsafe(&before.experiment, &now.experiment, &vocabulary)
         .map_err(|changes| refusal(&changes, &now))?;
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.

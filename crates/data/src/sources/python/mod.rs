@@ -1,0 +1,11 @@
+//! `data.name = "python"`: samples of a class or function that the user has written in Python.
+//!
+//! A rank asks worker processes for its samples, one for each of its loader threads: `worker` starts
+//! them and speaks with `worker.py`, `numbers` reads what they send, and `data_set` makes samples of
+//! it.
+
+mod numbers;
+mod worker;
+mod data_set;
+
+pub use data_set::PythonData;
