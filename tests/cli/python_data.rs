@@ -86,8 +86,8 @@ class Points:
     def longer(self, numbers):
         return numbers + [0.0]
 
-    def nan(self, numbers):
-        return numbers[:3] + [float("nan")]
+    def infinite(self, numbers):
+        return numbers[:3] + [float("inf")]
 
     def prints(self, numbers):
         print("hello from the code")
@@ -265,8 +265,8 @@ fn a_sample_of_another_form_is_named_with_both() {
     run_with(&lab, "longer", 3, &[]).says(&[
         "sample 5: `Points[5]` is [5] list with a class, but the first sample is [4] list with a class",
     ]);
-    let finite = "`Points[5]` has an input that is not finite: number 3 is NaN";
-    run_with(&lab, "nan", 3, &["experiment.name=finite"]).says(&[finite]);
+    let finite = "`Points[5]` has an input that is not finite: number 3 is inf";
+    run_with(&lab, "infinite", 3, &["experiment.name=finite"]).says(&[finite]);
 }
 
 #[test]
@@ -386,10 +386,10 @@ fn a_python_or_file_or_object_that_cannot_be_used_is_found_before_anything_start
     let object = lab_of(&POINTS.replace("\"Points\"", "\"Point\""), CODE);
     let ended = refuses(&object, 2, &["small.toml"]);
     ended.says(&["`data.object`", &line("object"), "did you mean `Points`?"]);
-    let options = lab_of(&POINTS.replace("n = 48", "m = 48"), CODE);
+    let options = lab_of(&POINTS.replace("n = 48", "n = 48, m = 1"), CODE);
     let ended = refuses(&options, 2, &["small.toml"]);
     ended.says(&["`data.options`", &line("options"), "unexpected keyword argument 'm'"]);
-    let val = lab_of(&POINTS.replace("n = 12", "m = 12"), CODE);
+    let val = lab_of(&POINTS.replace("n = 12", "n = 12, m = 1"), CODE);
     refuses(&val, 2, &["small.toml"]).says(&["`data.val_options`", &line("val_options")]);
     let broken = lab_of(POINTS, "import os\nclass Points\n");
     let ended = refuses(&broken, 2, &["small.toml"]);
@@ -407,6 +407,8 @@ fn a_python_or_file_or_object_that_cannot_be_used_is_found_before_anything_start
     ended.says(&["`unknown_classes` does not tell how many", "give it an attribute `classes`"]);
     refuses(&lab, 2, &["small.toml", "data.options.n=0"]).says(&["gives no train samples"]);
     refuses(&lab, 2, &["small.toml", "data.timeout=0s"]).says(&["`data.timeout`", "more than 0"]);
+    refuses(&lab, 2, &["small.toml", "data.options.at=[nan]"])
+        .says(&["`data.options", "must hold no number that is not finite"]);
     let flips = "data.transforms.train=[{ name = \"random_horizontal_flip\" }]";
     refuses(&lab, 2, &["small.toml", flips]).says(&["change images, but `python` holds arrays"]);
     lab.run_to(0, &["check", "small.toml"]);

@@ -3,6 +3,7 @@ use std::process::{Command, Stdio};
 use test_support::assert_refused;
 
 use super::*;
+use crate::Target;
 use crate::plan::{Limit, SplitPlan};
 use crate::skipped::skipped;
 use crate::transform::Transforms;
