@@ -54,6 +54,7 @@ mod policies;
 mod predictions;
 mod power_loss;
 mod python;
+mod python_data;
 mod recipes;
 mod resume;
 mod same_bits;

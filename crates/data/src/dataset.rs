@@ -108,6 +108,12 @@ pub trait Dataset: Send + Sync {
         Vec::new()
     }
 
+    /// True if [`Dataset::load`] ends with an error by itself where it takes too long, so that a
+    /// loader that waits for it does not hang.
+    fn ends_by_itself(&self) -> bool {
+        false
+    }
+
     /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns
     /// its target. `key` is the randomness of the augmentation; without it nothing is random.
     ///

@@ -55,6 +55,9 @@ pub struct Fingerprint {
     /// Shape of a target.
     #[serde(default)]
     target: Option<Vec<usize>>,
+    /// What a data set says of its contents itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    own: Option<String>,
     /// Empty where data are generated in memory, and for runs of earlier versions.
     #[serde(default)]
     parts: Vec<Part>,
@@ -118,6 +121,7 @@ impl Fingerprint {
             classes: facts.classes.clone(),
             sample: facts.sample.clone(),
             target: Some(facts.target.clone()),
+            own: source.fingerprint(&facts.source.survey),
             parts: parts(source, &facts.source.survey)?,
         })
     }
@@ -132,6 +136,7 @@ impl Fingerprint {
             classes: plan.classes.clone(),
             sample: None,
             target: None,
+            own: None,
             parts: Vec::new(),
         }
     }

@@ -64,7 +64,7 @@ pub mod fuzz_readers;
 
 pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
-pub use error::{Error, SampleError, shown as shown_path};
+pub use error::{Error, SampleError, Traceback, shown as shown_path};
 pub use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
 pub use images::decode::{decode_image, has_more_than_8_bits};
@@ -85,8 +85,8 @@ pub use sources::{
     Calendar, Chat, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
     HfDataset, ImageFolder, ImageShards, ImageTable, Instructions, Jsonl, Missing, MissingValues,
-    Mnist, OpenRequest, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode, end_of_answers,
-    matches_pattern, pattern_of, prompt,
+    Mnist, OpenRequest, PythonData, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode,
+    end_of_answers, matches_pattern, pattern_of, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,

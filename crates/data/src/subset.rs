@@ -86,6 +86,10 @@ impl Dataset for Subset {
         self.whole.origin(self.place(index))
     }
 
+    fn ends_by_itself(&self) -> bool {
+        self.whole.ends_by_itself()
+    }
+
     fn load(
         &self,
         index: usize,

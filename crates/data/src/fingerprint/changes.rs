@@ -23,6 +23,11 @@ impl Fingerprint {
         }
         found.extend(shape("sample", self.sample.as_deref(), then.sample.as_deref()));
         found.extend(shape("target", self.target.as_deref(), then.target.as_deref()));
+        if let (Some(now), Some(then)) = (&self.own, &then.own)
+            && now != then
+        {
+            found.push(format!("the data set's own fingerprint is {now:?}, was {then:?}"));
+        }
         for now in &self.parts {
             let before = then.parts.iter().find(|part| part.name == now.name);
             found.extend(before.filter(|part| part.blake3 != now.blake3).map(|b| part(now, b)));

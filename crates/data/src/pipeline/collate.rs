@@ -191,7 +191,7 @@ fn load_or_replace(
         Ok(target) => return Ok(LoadedSample { sample: Some((sample, target)), warning: None }),
         Err(source) => source,
     };
-    if settings.on_bad_sample == OnBadSample::Error {
+    if settings.on_bad_sample == OnBadSample::Error || source.ends_the_run() {
         return Err(Error::Sample { index, source });
     }
     let problem = format!("sample {sample}: {source}");
@@ -219,6 +219,7 @@ fn substitute(
         let index = (bad + distance) % n;
         match load_caught(dataset, index, key, values) {
             Ok(target) => return Ok((index as u32, target)),
+            Err(source) if source.ends_the_run() => return Err(Error::Sample { index, source }),
             Err(next) => error = next,
         }
     }

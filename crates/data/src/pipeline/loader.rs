@@ -103,7 +103,8 @@ impl Loader {
     }
 
     /// Has `observer` told, about once a second, that samples are being read while [`Loader::next`]
-    /// waits for them: a loader that is slow does not hang.
+    /// waits for them: a loader that is slow does not hang. Nor does one whose samples
+    /// [end by themselves](Dataset::ends_by_itself).
     pub fn observe(&mut self, observer: impl Fn() + Send + 'static) {
         self.observer = Box::new(observer);
     }
@@ -165,7 +166,8 @@ impl Shared {
             }
             let woken = self.done.wait_timeout(state, POLL_INTERVAL);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            if std::mem::replace(&mut samples, state.samples) != state.samples {
+            let has_begun = std::mem::replace(&mut samples, state.samples) != state.samples;
+            if has_begun || self.dataset.ends_by_itself() {
                 observer();
             }
         }

@@ -11,6 +11,7 @@ mod image_table;
 pub(crate) mod hf_dataset;
 pub(crate) mod forecast;
 pub(crate) mod text;
+mod python;
 
 use crate::registry::Registered;
 
@@ -22,6 +23,7 @@ pub use hf_dataset::{HfDataset, ImageShards};
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
+pub use python::PythonData;
 pub use shapes::Shapes;
 pub use source::{
     DataFamily, DataSource, DataSources, Environment, Files, OpenRequest, Survey, SurveyRequest,
@@ -51,6 +53,7 @@ impl Registered for DataFamily {
         all.add::<Tokens>();
         all.add::<Instructions>();
         all.add::<Chat>();
+        all.add::<PythonData>();
         all
     }
 }

@@ -68,6 +68,12 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What the data set says of its contents beside its files, if it says something, as the survey
+    /// `found` it.
+    fn fingerprint(&self, _found: &Options) -> Option<String> {
+        None
+    }
+
     /// The numbers by which samples are prepared, for other programs: by default what the survey
     /// `found`, such as the means and categories of a table.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {

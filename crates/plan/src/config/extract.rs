@@ -139,7 +139,8 @@ impl Extraction<'_> {
         let index = strongest(self.layers, &at)?;
         let given = samples(self.layers, self.vocabulary);
         let fits = |kind: &&Spec| {
-            given.is_none_or(|given| kind.takes.is_empty() || kind.takes.contains(&given))
+            let takes = |given| kind.takes.is_empty() || kind.takes.contains(&given);
+            given.is_none_or(|given| given == Modality::Arrays || takes(given))
         };
         let names = family.kinds.iter().filter(fits).map(|kind| kind.name);
         let (what, help) = wording::not_a_kind(family, name, names);

@@ -182,7 +182,12 @@ fn known(schema: &Json, name: &str, families: &[FamilySpec]) -> KeyTree {
         return KeyTree::Open(all);
     };
     for key in family.kinds.iter().flat_map(|kind| &kind.keys) {
-        all.entry(key.name.clone()).or_insert_with(|| of_example(&key.example));
+        // A table whose keys are the user's own holds anything.
+        let inside = || match each_of(&key.schema) {
+            Some(_) => KeyTree::Leaf,
+            None => of_example(&key.example),
+        };
+        all.entry(key.name.clone()).or_insert_with(inside);
     }
     KeyTree::Table(all)
 }

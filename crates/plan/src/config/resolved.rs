@@ -8,6 +8,7 @@ use crate::config::keys::{dotted, path_of};
 use crate::config::kind::TABLES;
 use crate::config::schema::{DECLARED, Experiment, PrecisionChoice};
 use crate::config::table::{FOLDER, SAFE, TAKEN, rule, saying};
+use crate::config::vocabulary::Vocabulary;
 
 /// The whole experiment as TOML, every key decided; `ddprun resolved.toml` does the same again.
 ///
@@ -84,14 +85,27 @@ pub fn changed_keys(old: &Experiment, new: &Experiment) -> Vec<Change> {
 /// # Errors
 ///
 /// The changes that are not safe, if there are any.
-pub fn refuse_unsafe(old: &Experiment, new: &Experiment) -> Result<Vec<Change>, Vec<Change>> {
+pub fn refuse_unsafe(
+    old: &Experiment,
+    new: &Experiment,
+    vocabulary: &Vocabulary,
+) -> Result<Vec<Change>, Vec<Change>> {
     let changes = changed_keys(old, new);
+    let is_safe = |key: &str| is_safe(key) || is_safe_option(key, &new.data.name, vocabulary);
     let refused: Vec<Change> = changes.iter().filter(|c| !is_safe(&c.key)).cloned().collect();
     if refused.is_empty() { Ok(changes) } else { Err(refused) }
 }
 
 fn is_safe(key: &str) -> bool {
     rule(&DECLARED, &path_of(key), "x-resume") == Some(SAFE)
+}
+
+/// True if the data set `name` declares that its option `key` changes no sample.
+fn is_safe_option(key: &str, name: &str, vocabulary: &Vocabulary) -> bool {
+    let option = key
+        .strip_prefix("data.")
+        .and_then(|option| vocabulary.family("data")?.kind(name)?.key(option));
+    option.is_some_and(|option| option.schema["x-resume"] == SAFE)
 }
 
 /// Tables and keys that can change when a run is continued, by their dotted names; a table stands

@@ -566,7 +566,8 @@ fn the_resolved_file_is_the_same_experiment() {
 #[test]
 fn only_safe_keys_may_change_on_resume() {
     let old = good(GOOD, &[]).experiment;
-    let changed = |overrides: &[&str]| refuse_unsafe(&old, &good(GOOD, overrides).experiment);
+    let changed =
+        |overrides: &[&str]| refuse_unsafe(&old, &good(GOOD, overrides).experiment, vocabulary());
     let safe = changed(&[
         "train.epochs=60",
         "data.num_workers=2",

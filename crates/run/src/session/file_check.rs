@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::config::kind::Spec;
 use crate::config::{self, FileKind, Problems, Vocabulary};
 use crate::kinds::Kinds;
+use crate::plan::Modality;
 use crate::session::other_file::refuse_other_files;
 use crate::session::prepare::refuse_other_samples;
 use crate::user_error::ErrorPage;
@@ -49,5 +50,7 @@ fn kind_of(path: &Path) -> Result<FileKind, ErrorPage> {
 fn check_experiment(path: &Path, vocabulary: &Vocabulary, kinds: &Kinds) -> Result<(), Problems> {
     let loaded = config::load_alone(path, &[], vocabulary)?;
     let samples = kinds.data.kind(&loaded.experiment.data.name).and_then(Spec::modality);
+    // Those of arrays are only known when one is there.
+    let samples = samples.filter(|given| *given != Modality::Arrays);
     Ok(samples.map_or(Ok(()), |given| refuse_other_samples(&loaded, given, kinds))?)
 }

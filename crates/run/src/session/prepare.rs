@@ -135,7 +135,12 @@ fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, ErrorPa
 
 /// The plan of an experiment, whose model must take what its data gives.
 pub fn make_plan(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
-    refuse_other_samples(loaded, facts.data.source.modality, kinds)?;
+    let data = &facts.data;
+    let given = match (data.source.modality, &data.sample) {
+        (Modality::Arrays, Some(shape)) => Modality::of_shape(shape),
+        (modality, _) => modality,
+    };
+    refuse_other_samples(loaded, given, kinds)?;
     Plan::new(loaded, facts, kinds)
 }
 

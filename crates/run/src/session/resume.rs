@@ -226,7 +226,7 @@ pub fn resumed(
         Environment::Ignored => config::load_text,
     };
     let mut now = load(&path, &text, changes, &vocabulary)?;
-    let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
+    let changed = config::refuse_unsafe(&before.experiment, &now.experiment, &vocabulary)
         .map_err(|changes| refusal(&changes, &now))?;
     if changed.iter().any(|change| change.key == mirror::KEY) {
         mirror::check_mirror(&now)?;

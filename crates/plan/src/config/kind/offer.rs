@@ -62,6 +62,9 @@ pub enum Modality {
     Behaviour,
     /// Mel bands over time.
     Speech,
+    /// Numbers that are ready for the model, in shapes that only the samples tell: see
+    /// [`Modality::of_shape`].
+    Arrays,
 }
 
 impl Modality {
@@ -74,6 +77,17 @@ impl Modality {
             Self::Text => "text in tokens",
             Self::Behaviour => "observations and actions",
             Self::Speech => "speech",
+            Self::Arrays => "arrays",
+        }
+    }
+
+    /// The modality for which models take samples of this shape: (channels, height, width), (steps,
+    /// features) or (features).
+    pub fn of_shape(shape: &[usize]) -> Self {
+        match shape.len() {
+            3 => Self::Images,
+            2 => Self::Series,
+            _ => Self::Table,
         }
     }
 }
