@@ -33,9 +33,11 @@ fn a_grace_that_ends_before_the_step_does_costs_the_steps_since_the_last_checkpo
 #[test]
 fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened() {
     let lab = Lab::with(SLOW);
-    let mut running = lab.start(&["small.toml", "--max-restarts", "9"]);
+    // Long enough that it is not over when this test gets its turn again.
+    let longer = "train.epochs=20";
+    let mut running = lab.start(&["small.toml", longer, "--max-restarts", "9"]);
     let mut kills = 0;
-    for (step, rank) in [(10, 1), (23, 0), (36, 1), (49, 0)] {
+    for (step, rank) in [(10, 1), (40, 0), (75, 1), (110, 0)] {
         lab.wait_for_step_and_save(&mut running, step);
         let ranks = running.ranks();
         if let (false, Some(&pid)) = (running.is_over(), ranks.get(rank)) {
@@ -45,7 +47,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened(
     }
     let ended = running.wait();
     ended.has_code(0);
-    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[longer]));
     lab.is_clean();
     assert!(kills >= 2, "{kills} ranks were killed; the others were too fast");
     let restarts = ended.stderr.matches(" of 9, from the newest checkpoint: rank ").count();

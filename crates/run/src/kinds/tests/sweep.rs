@@ -127,7 +127,7 @@ fn a_sweep_has_limits_and_settings_to_start_with() {
     }
     let fixed = file("method = \"grid\"", LR) + start;
     refused(&fixed, &[], fixed.lines().count() - 3, &["`method = \"grid\"` does not use it"]);
-    refused(&text("tpe", ""), &["sweep.time=0s"], 0, &["must be greater than 0"]);
+    refused(&text("tpe", ""), &["sweep.time=0s"], 0, &["must be more than 0"]);
 }
 
 #[test]
