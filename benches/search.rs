@@ -272,7 +272,10 @@ fn main() {
         "| function | trials | least | random | tpe | Optuna's tpe | p | gp | Optuna's gp | p |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    for problem in problems() {
+    // The functions that are named, or all.
+    let named: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with('-')).collect();
+    let is_asked = |it: &Problem| named.is_empty() || named.iter().any(|name| name == it.name);
+    for problem in problems().into_iter().filter(is_asked) {
         let against = |name: &str, ours: Vec<f64>| {
             let Some(values) = theirs.get(&(problem.name.to_owned(), name.to_owned())) else {
                 return format!("{} | not run | ", spread(ours));

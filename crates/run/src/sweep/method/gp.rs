@@ -34,6 +34,8 @@ const N_CLIMBS: usize = 8;
 /// Steps of a climb, in spans of an axis, and how often each is taken at most.
 const STEPS: [f64; 8] = [0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005];
 const TURNS: usize = 12;
+/// Costs are cut off this many times as far above the median as the best is below it.
+const OUTLIER: f64 = 1e3;
 /// Keeps these draws apart from the random ones of the same trial.
 const STREAM: u64 = 1 << 34;
 
@@ -298,8 +300,8 @@ impl Measured {
         measured
     }
 
-    /// Brings in costs that are out of all proportion, or infinite: how bad a bad trial is matters
-    /// little, and would hide the differences of good ones.
+    /// Brings in costs that are infinite or out of all proportion, which would hide the differences
+    /// of all others.
     fn cap(&mut self) {
         let mut sorted: Vec<f64> =
             self.costs.iter().copied().filter(|cost| cost.is_finite()).collect();
@@ -307,7 +309,7 @@ impl Measured {
         let (Some(least), Some(median)) = (sorted.first(), sorted.get(sorted.len() / 2)) else {
             return;
         };
-        let most = median + 3.0 * (median - least);
+        let most = median + OUTLIER * (median - least);
         let most = sorted.last().map_or(most, |last| last.min(most));
         for cost in &mut self.costs {
             *cost = if cost.is_nan() { most } else { cost.min(most) };
