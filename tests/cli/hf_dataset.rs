@@ -15,22 +15,14 @@ use serde_json::Value;
 use test_support::hub_server::{Fault, HubServer, etag};
 
 use crate::harness::bits::bits;
+use crate::harness::experiments::on_data;
 use crate::harness::lab::{Lab, children};
 use crate::harness::running::{Ended, flowing, spawn, until};
 
 /// Two ranks train on 48 images of 8 x 8 pixels, in two shards of the library `datasets`.
-const PETS: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 7
-
-[model]
-name = "mlp"
-hidden = [16]
-
-[data]
-name = "hf_dataset"
+fn pets_toml() -> String {
+    on_data(
+        r#"name = "hf_dataset"
 path = "pets"
 val_split = "test"
 num_workers = 1
@@ -38,26 +30,9 @@ transforms.train = [
     { name = "random_crop", size = 8, padding = 1 },
     { name = "random_horizontal_flip" },
 ]
-transforms.val = [{ name = "center_crop", size = 8 }]
-
-[train]
-epochs = 2
-batch_size = 4
-global_batch_size = 8
-
-[optimizer]
-name = "adamw"
-lr = 1e-3
-
-[distributed]
-devices = 2
-threads_per_rank = 1
-timeout = "60s"
-
-[logging]
-every = "1 step"
-sinks = ["jsonl", "csv"]
-"#;
+transforms.val = [{ name = "center_crop", size = 8 }]"#,
+    )
+}
 
 const SHARDS: [&str; 3] = [
     "data/train-00000-of-00002.parquet",
@@ -72,7 +47,7 @@ fn golden(name: &str) -> Vec<u8> {
 
 /// The shards in the folder `pets`, and the experiment.
 pub(crate) fn pets() -> Lab {
-    let lab = Lab::with(PETS);
+    let lab = Lab::with(&pets_toml());
     write_pets(&lab, "pets");
     lab
 }
@@ -92,7 +67,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let lab = Lab::with(&PETS.replace("\"pets\"", "\"hf:datasets/me/pets\""));
+        let lab = Lab::with(&pets_toml().replace("\"pets\"", "\"hf:datasets/me/pets\""));
         let hub = HubServer::new();
         let shards = SHARDS.map(|shard| golden(&format!("pets/{shard}")));
         let mut files: Vec<(&str, &[u8])> =

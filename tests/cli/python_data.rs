@@ -8,47 +8,22 @@ use std::process::Command;
 use rustix::process::{Signal, kill_process};
 
 use crate::harness::bits::bits;
+use crate::harness::experiments::on_data;
 use crate::harness::lab::{Lab, children};
 use crate::harness::running::{Ended, Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 
 /// Two ranks learn two classes of points, each with noise of its own in each epoch.
-const POINTS: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 7
-
-[model]
-name = "mlp"
-hidden = [16]
-
-[data]
-name = "python"
+fn points_toml() -> String {
+    on_data(
+        r#"name = "python"
 file = "dataset.py"
 object = "Points"
 options = { n = 48 }
 val_options = { n = 12 }
-num_workers = 1
-
-[train]
-epochs = 2
-batch_size = 4
-global_batch_size = 8
-
-[optimizer]
-name = "adamw"
-lr = 1e-3
-
-[distributed]
-devices = 2
-threads_per_rank = 1
-timeout = "60s"
-
-[logging]
-every = "1 step"
-sinks = ["jsonl", "csv"]
-"#;
+num_workers = 1"#,
+    )
+}
 
 const CODE: &str = r#"import os
 import random
@@ -135,7 +110,7 @@ pub(crate) fn has_python() -> bool {
 
 /// Points, and the experiment that learns them.
 pub(crate) fn points() -> Lab {
-    let lab = Lab::with(POINTS);
+    let lab = Lab::with(&points_toml());
     lab.write("dataset.py", CODE);
     lab
 }
@@ -294,7 +269,8 @@ fn a_process_that_dies_or_does_not_answer_is_named_even_if_bad_samples_are_skipp
     lab.wait_for_all();
     lab.is_clean();
     let first = ["plan", "small.toml", "data.options.at=0", "data.options.trouble=hangs"];
-    let ended = refuses(&lab_of(POINTS, CODE), 2, &[&first[..], &["data.timeout=0.2s"]].concat());
+    let ended =
+        refuses(&lab_of(&points_toml(), CODE), 2, &[&first[..], &["data.timeout=0.2s"]].concat());
     ended.says(&["`Points[0]` has kept Python"]);
 }
 
@@ -364,7 +340,7 @@ fn a_python_or_file_or_object_that_cannot_be_used_is_found_before_anything_start
     }
     let lab = points();
     let line = |key: &str| {
-        let at = POINTS.lines().position(|line| line.starts_with(key)).unwrap() + 1;
+        let at = points_toml().lines().position(|line| line.starts_with(key)).unwrap() + 1;
         format!("small.toml:{at}:")
     };
     refuses(&lab, 2, &["small.toml", "data.python=no-python"]).says(&[
@@ -383,15 +359,15 @@ fn a_python_or_file_or_object_that_cannot_be_used_is_found_before_anything_start
         .says(&["`data.python`", "ended by exit status: 0 before it was ready"]);
     refuses(&lab, 3, &["small.toml", "data.file=datasets.py"])
         .says(&["`data.file`", "`datasets.py` does not exist"]);
-    let object = lab_of(&POINTS.replace("\"Points\"", "\"Point\""), CODE);
+    let object = lab_of(&points_toml().replace("\"Points\"", "\"Point\""), CODE);
     let ended = refuses(&object, 2, &["small.toml"]);
     ended.says(&["`data.object`", &line("object"), "did you mean `Points`?"]);
-    let options = lab_of(&POINTS.replace("n = 48", "n = 48, m = 1"), CODE);
+    let options = lab_of(&points_toml().replace("n = 48", "n = 48, m = 1"), CODE);
     let ended = refuses(&options, 2, &["small.toml"]);
     ended.says(&["`data.options`", &line("options"), "unexpected keyword argument 'm'"]);
-    let val = lab_of(&POINTS.replace("n = 12", "n = 12, m = 1"), CODE);
+    let val = lab_of(&points_toml().replace("n = 12", "n = 12, m = 1"), CODE);
     refuses(&val, 2, &["small.toml"]).says(&["`data.val_options`", &line("val_options")]);
-    let broken = lab_of(POINTS, "import os\nclass Points\n");
+    let broken = lab_of(&points_toml(), "import os\nclass Points\n");
     let ended = refuses(&broken, 2, &["small.toml"]);
     ended.says(&[
         "`data.file`",
@@ -400,7 +376,7 @@ fn a_python_or_file_or_object_that_cannot_be_used_is_found_before_anything_start
         "dataset.py, line 2",
         "class Points",
     ]);
-    let missing = lab_of(POINTS, "import not_there\n");
+    let missing = lab_of(&points_toml(), "import not_there\n");
     let ended = refuses(&missing, 2, &["small.toml"]);
     ended.says(&["`data.file`", "No module named 'not_there'", "dataset.py, line 1"]);
     let ended = refuses(&lab, 2, &["small.toml", "data.object=unknown_classes"]);
@@ -432,7 +408,7 @@ fn a_resumed_run_refuses_other_code_and_another_fingerprint() {
         );
         CODE.replace("    def none", &(own + "\n    def none"))
     };
-    let lab = lab_of(POINTS, &own(1));
+    let lab = lab_of(&points_toml(), &own(1));
     lab.write("version", "a");
     lab.run_to(0, &["small.toml", "train.epochs=1"]);
     lab.write("version", "b");

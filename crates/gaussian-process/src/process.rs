@@ -49,9 +49,8 @@ impl GaussianProcess {
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
         let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
         let values: Vec<f64> = values.iter().map(|value| (value - mean) / deviation).collect();
-        let chosen: Vec<usize> = (0..points.len().min(MOST_FITTED))
-            .map(|index| index * points.len() / points.len().min(MOST_FITTED))
-            .collect();
+        let n_fitted = points.len().min(MOST_FITTED);
+        let chosen: Vec<usize> = (0..n_fitted).map(|i| i * points.len() / n_fitted).collect();
         let some: Vec<Vec<f64>> = chosen.iter().map(|&index| points[index].clone()).collect();
         let some_values = chosen.iter().map(|&index| values[index]);
         let some_values = DVector::from_iterator(chosen.len(), some_values);

@@ -45,6 +45,13 @@ every = "1 step"
 sinks = ["jsonl", "csv"]
 "#;
 
+/// [`BASE`] on other data: `options` are those of its `[data]`.
+pub(crate) fn on_data(options: &str) -> String {
+    let (before, rest) = BASE.split_once("[data]\n").unwrap();
+    let (_, after) = rest.split_once("\n\n").unwrap();
+    format!("{before}[data]\n{options}\n\n{after}")
+}
+
 /// A small ResNet on augmented images, 60 steps of some milliseconds: long enough to be stopped in
 /// the middle of an epoch, every random number and every kind of state in use.
 pub(crate) const SLOW: &str = r#"schema = 1

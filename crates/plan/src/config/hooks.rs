@@ -75,7 +75,7 @@ pub fn fill_placeholders(command: &str, mut value: impl FnMut(&str) -> Option<St
 }
 
 /// Names of the placeholders in `command`.
-pub(crate) fn placeholders_in(command: &str) -> Vec<String> {
+pub fn placeholders_in(command: &str) -> Vec<String> {
     let mut found = Vec::new();
     fill_placeholders(command, |word| {
         found.push(word.to_owned());

@@ -38,7 +38,7 @@ mod file_kind;
 
 pub use check::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
 pub use file_kind::FileKind;
-pub use hooks::{HookEvent, fill_placeholders};
+pub use hooks::{HookEvent, fill_placeholders, placeholders_in};
 pub use json_schema::json_schema;
 pub use keys::dotted;
 pub use layer::Source;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, OpenCheckpoint};
-use crate::config::{Mirror, fill_placeholders};
+use crate::config::{Mirror, placeholders_in};
 use crate::files::{self, RunLock};
 use crate::plan::RunFolders;
 use crate::record::{DATA, DESCRIPTION, RESOLVED, is_run, newest_start, of_start, to_stderr};
@@ -32,8 +32,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// command, and returns its logs. Where the run is here already, and is as far as its mirror,
 /// nothing is taken.
 pub fn restore(from: &str, word: Option<&str>, strict: bool) -> Result<PathBuf, ErrorPage> {
-    let place = Place::open(from)?;
-    let run = MirroredRun::find(place.folder(), from, word)?;
+    let source = MirrorSource::open(from)?;
+    let run = MirroredRun::find(source.folder(), from, word)?;
     let Some(there) = run.newer_there(from)? else { return Ok(run.here.logs) };
     warn_of_skipped(&there, strict)?;
     let Some(_lock) = run.lock(there.manifest.step, from)? else { return Ok(run.here.logs) };
@@ -46,20 +46,15 @@ pub fn restore(from: &str, word: Option<&str>, strict: bool) -> Result<PathBuf, 
 }
 
 /// The folder with the runs of a mirror.
-enum Place {
+enum MirrorSource {
     Folder(PathBuf),
     /// What a command has brought, which is removed with this value.
     Fetched(PathBuf),
 }
 
-impl Place {
+impl MirrorSource {
     fn open(from: &str) -> Result<Self, ErrorPage> {
-        let mut others = Vec::new();
-        fill_placeholders(from, |word| {
-            others.extend((word != "folder").then(|| word.to_owned()));
-            None
-        });
-        if let Some(word) = others.first() {
+        if let Some(word) = placeholders_in(from).iter().find(|word| *word != "folder") {
             let what = format!("`--from`: there is no `{{{word}}}` here");
             return Err(ErrorPage::refused(what, "name the run itself in the command"));
         }
@@ -82,13 +77,13 @@ impl Place {
     /// user.
     fn fetch(command: &str) -> Result<Self, ErrorPage> {
         let folder = files::create_scratch_folder(Path::new("mirror")).map_err(unwritable)?;
-        let place = Self::Fetched(folder);
+        let source = Self::Fetched(folder);
         let mut shell = Command::new("sh");
         // What ddprun prints to stdout is for programs.
         shell.arg("-c").arg(format!("{{ {}\n}} >&2", with_variables(command)));
-        let ended = shell.env(variable("folder"), place.folder()).status();
+        let ended = shell.env(variable("folder"), source.folder()).status();
         let failed = match ended {
-            Ok(status) if status.success() => return Ok(place),
+            Ok(status) if status.success() => return Ok(source),
             Ok(status) => format!("ended with {status}"),
             Err(error) => format!("cannot be run: {error}"),
         };
@@ -103,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MirrorSource {
     fn drop(&mut self) {
         if let Self::Fetched(folder) = self {
             drop(files::remove_leftover(folder));

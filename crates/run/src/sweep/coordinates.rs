@@ -1,10 +1,30 @@
 //! The values of trials as numbers on axes, for methods that model them. Pure.
 
 use crate::config::sweep::{
-    Domain, Json, Parameter, Search, Values, canonical, on_grid, ordered, value_of,
+    Domain, Json, Parameter, Search, Values, canonical, on_grid, ordered, steps_of, value_of,
 };
 use crate::rng::{Key, name_hash};
+use crate::sweep::parzen::Axis;
+use crate::sweep::repeats::is_repeat;
 use crate::sweep::sampler::{self, BaseValues};
+
+/// The axis of a domain; logarithms where each decade is as likely as another.
+pub(super) fn axis(domain: &Domain) -> Axis {
+    match domain {
+        Domain::Categorical { values } => Axis::Choices { n: values.len() },
+        Domain::Uniform { min, max } => Axis::Numbers { low: *min, high: *max, step: 0.0 },
+        Domain::LogUniform { min, max } => {
+            Axis::Numbers { low: min.ln(), high: max.ln(), step: 0.0 }
+        }
+        Domain::IntUniform { min, max } => {
+            Axis::Numbers { low: *min as f64, high: *max as f64, step: 1.0 }
+        }
+        Domain::QUniform { min, max, q } => {
+            let high = min + q * steps_of(*min, *max, *q) as f64;
+            Axis::Numbers { low: *min, high, step: *q }
+        }
+    }
+}
 
 /// Coordinate of a value on its axis.
 pub(super) fn place_of(domain: &Domain, value: &Json) -> Option<f64> {
@@ -55,6 +75,11 @@ pub(super) fn as_it_ran(search: &Search, base: &BaseValues, values: &Values) -> 
         }
     }
     all
+}
+
+/// Folds and seeds, and the parameters that are modelled; parents before what depends on them.
+pub(super) fn repeats_and_modelled(search: &Search) -> (Vec<&Parameter>, Vec<&Parameter>) {
+    ordered(&search.parameters).into_iter().partition(|parameter| is_repeat(&parameter.key))
 }
 
 /// Draws folds and seeds at random: none is better than another.

@@ -16,12 +16,15 @@ use crate::config::sweep::{METHOD, Search, Values};
 use crate::registry::{Accepts, Family, Registered, Registry};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::sampler::{self, BaseValues, Tried, is_allowed};
-use crate::sweep::trial::Trial;
+use crate::sweep::trial::{State, Trial};
 
 pub use gp::Gp;
 pub use grid::Grid;
 pub use lr_range::LrRange;
 pub use tpe::Tpe;
+
+/// Random trials before the first that a method draws by the results of others.
+const N_STARTUP_TRIALS: usize = 10;
 
 /// Chooses the values of trials. [`Kind::REQUIREMENTS`] names what it needs of the sweep: a method that
 /// needs neither parameters nor a list has no trials.
@@ -68,6 +71,12 @@ pub struct ProposalRequest<'a> {
 }
 
 impl ProposalRequest<'_> {
+    /// Number of trials that have a result.
+    fn n_ended(&self) -> usize {
+        let has_ended = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
+        self.trials.iter().filter(has_ended).count()
+    }
+
     /// Returns true if `values` satisfy the constraints and no trial has had them.
     pub fn admits(&self, values: &Values) -> bool {
         is_allowed(self.search, values, self.base) && !self.tried.has(values, self.base)

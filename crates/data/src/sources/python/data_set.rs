@@ -130,7 +130,7 @@ impl Kind for PythonData {
 impl DataSource for PythonData {
     fn open(&self, reading: &OpenRequest<'_>) -> Result<Splits, Error> {
         let opened = self.start(reading.survey.seed)?;
-        let form = match SampleForm::found(reading.found) {
+        let form = match SampleForm::from_survey(reading.found) {
             Some(form) => form,
             None => opened.first_sample(self, Part::Train, reading.survey.targets)?,
         };
@@ -156,7 +156,7 @@ impl DataSource for PythonData {
         let Opened { version, program, modules, .. } = &opened.described;
         let fingerprint: Vec<&str> =
             opened.described.parts.iter().filter_map(|it| it.fingerprint.as_deref()).collect();
-        let mut found = form.kept();
+        let mut found = form.to_survey();
         found.insert(MODULES.to_owned(), json!(modules));
         if !fingerprint.is_empty() {
             found.insert(FINGERPRINT.to_owned(), json!(fingerprint.concat()));
@@ -223,7 +223,7 @@ impl PythonData {
     }
 
     /// The object of a part, and its arguments; `None` if there is no such part.
-    fn asked(&self, part: Part) -> Option<(&str, BTreeMap<String, Value>)> {
+    fn constructor(&self, part: Part) -> Option<(&str, BTreeMap<String, Value>)> {
         let (object, options) = match part {
             Part::Train => return Some((&self.object, self.options.clone())),
             Part::Val => (self.val_object.as_ref(), self.val_options.as_ref()),
@@ -258,14 +258,15 @@ impl PythonData {
     /// Starts a first worker, which opens all parts.
     fn start(&self, seed: u64) -> Result<OpenedData, Error> {
         let all = [Part::Train, Part::Val, Part::Test];
-        let parts: Vec<Part> = all.into_iter().filter(|&it| self.asked(it).is_some()).collect();
-        let asked = parts.iter().filter_map(|&part| self.asked(part));
-        let asked: Vec<Value> = asked
+        let parts: Vec<Part> =
+            all.into_iter().filter(|&it| self.constructor(it).is_some()).collect();
+        let constructors = parts.iter().filter_map(|&part| self.constructor(part));
+        let opened: Vec<Value> = constructors
             .map(|(object, options)| json!({ "object": object, "options": options }))
             .collect();
         let seed = Key::new(seed, Purpose::Generate, 0, 0).bits(0);
         let file = self.file.to_string_lossy();
-        let open = json!({ "open": { "file": file, "parts": asked, "seed": seed } });
+        let open = json!({ "open": { "file": file, "parts": opened, "seed": seed } });
         let python = self.python.clone().unwrap_or_else(|| PYTHON.to_owned());
         let (file, timeout) = (self.file.clone(), self.timeout.0);
         if let Err(error) = std::fs::metadata(&file) {
@@ -283,7 +284,7 @@ impl PythonData {
             Fault::Failed(Failed { stage, part, what, raised, traceback, names }) => {
                 let part = parts.get(part).copied().unwrap_or(Part::Train);
                 let key = self.key(part, stage);
-                let object = self.asked(part).map_or(&*self.object, |(object, _)| object);
+                let object = self.constructor(part).map_or(&*self.object, |(object, _)| object);
                 let near = closest(object, names.iter().map(String::as_str));
                 let named = |name: &str| format!("did you mean `{name}`?");
                 let defined = || format!("it defines `{}`", names.join("`, `"));
@@ -334,7 +335,8 @@ impl OpenedData {
             let what = format!("gives no {} samples: its length is 0", part.name());
             return Err(Error::Python { key, what, help: None });
         }
-        let name = data.asked(part).map_or(String::new(), |(object, _)| format!("`{object}[0]`"));
+        let name =
+            data.constructor(part).map_or(String::new(), |(object, _)| format!("`{object}[0]`"));
         let read = |header: &SampleHeader, bytes: &[u8]| {
             let form = SampleForm::of(header, targets)?;
             form.read(header, bytes, targets, &mut Vec::new()).map(|_| form)
@@ -389,7 +391,9 @@ impl OpenedData {
         let open = |indices: Indices| -> Arc<dyn Dataset> {
             let part = self.parts[indices.part];
             Arc::new(Samples {
-                object: data.asked(part).map_or(String::new(), |(object, _)| object.to_owned()),
+                object: data
+                    .constructor(part)
+                    .map_or(String::new(), |(object, _)| object.to_owned()),
                 pool: Arc::clone(&self.pool),
                 form: Arc::clone(&form),
                 classes: classes.len(),

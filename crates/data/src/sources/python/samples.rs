@@ -77,13 +77,14 @@ impl SampleForm {
     }
 
     /// The form that the survey of a run found.
-    pub(super) fn found(found: &Options) -> Option<Self> {
+    pub(super) fn from_survey(found: &Options) -> Option<Self> {
         let shape = serde_json::from_value(found.get(SHAPE)?.clone()).ok()?;
         let numbers = serde_json::from_value(found.get(NUMBERS)?.clone()).ok()?;
         Some(Self { dtype: Dtype::of(found.get(DTYPE)?.as_str()?)?, shape, numbers })
     }
 
-    pub(super) fn kept(&self) -> Options {
+    /// The form as a survey stores it.
+    pub(super) fn to_survey(&self) -> Options {
         let Self { dtype, shape, numbers } = self;
         let all = [(DTYPE, json!(dtype.name())), (SHAPE, json!(shape)), (NUMBERS, json!(numbers))];
         all.map(|(key, value)| (key.to_owned(), value)).into()

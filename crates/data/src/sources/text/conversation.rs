@@ -133,7 +133,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Takes from the messages what is said for the training, and keys that the template does not
+    /// Reads the keys that control training, and refuses or notes those that the template does not
     /// read.
     fn keep_used_keys(&mut self, template: &ChatTemplate) -> Result<(), String> {
         for (index, message) in self.messages.iter_mut().enumerate() {

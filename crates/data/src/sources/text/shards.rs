@@ -80,7 +80,7 @@ pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     places.into_iter().any(|at| matches_pattern(rest, &name[at..]))
 }
 
-/// Those of `names` that end like files with entries.
+/// Keeps the names of files that can hold entries.
 fn with_entries(mut names: Vec<String>) -> Vec<String> {
     names.retain(|name| {
         let plain = PACKED.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);

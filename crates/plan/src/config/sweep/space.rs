@@ -136,6 +136,26 @@ impl Domain {
         (points.len() <= most).then_some(points)
     }
 
+    /// True if a trial may have this value.
+    pub fn contains(&self, value: &Json) -> bool {
+        let within = |low: f64, high: f64| value.as_f64().filter(|x| (low..=high).contains(x));
+        match self {
+            Self::Categorical { values } => {
+                values.iter().any(|known| canonical(known) == canonical(value))
+            }
+            Self::Uniform { min, max } | Self::LogUniform { min, max } => {
+                within(*min, *max).is_some()
+            }
+            Self::IntUniform { min, max } => {
+                within(*min as f64, *max as f64).is_some_and(|x| x.fract() == 0.0)
+            }
+            Self::QUniform { min, max, q } => within(*min, *max).is_some_and(|x| {
+                let step = ((x - min) / q).round() as u64;
+                step <= steps_of(*min, *max, *q) && (on_grid(*min, *q, step) - x).abs() < 1e-9 * q
+            }),
+        }
+    }
+
     /// The values at its ends: all of a list, least and largest of numbers.
     pub fn extremes(&self) -> Vec<Json> {
         match self {

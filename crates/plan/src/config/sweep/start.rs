@@ -4,7 +4,7 @@ use crate::config::Loaded;
 use crate::config::keys::{join, path_of};
 use crate::config::problem::Problems;
 use crate::config::reader::Reader;
-use crate::config::sweep::{Domain, Json, Parameter, Sweep, Values, canonical, on_grid, steps_of};
+use crate::config::sweep::{Json, Parameter, Sweep, Values};
 
 /// Checks that each setting is one that the search could draw, but for what it leaves out, and that
 /// the experiment takes it, as `load` tells.
@@ -79,25 +79,5 @@ fn misfit(parameters: &[Parameter], values: &Values, key: &str, value: &Json) ->
     if active.peek().is_none() {
         return Some(Misfit::Inactive);
     }
-    (!active.any(|parameter| has(&parameter.domain, value))).then_some(Misfit::Outside)
-}
-
-/// True if `domain` contains `value`.
-fn has(domain: &Domain, value: &Json) -> bool {
-    let within = |low: f64, high: f64| value.as_f64().filter(|x| (low..=high).contains(x));
-    match domain {
-        Domain::Categorical { values } => {
-            values.iter().any(|known| canonical(known) == canonical(value))
-        }
-        Domain::Uniform { min, max } | Domain::LogUniform { min, max } => {
-            within(*min, *max).is_some()
-        }
-        Domain::IntUniform { min, max } => {
-            within(*min as f64, *max as f64).is_some_and(|x| x.fract() == 0.0)
-        }
-        Domain::QUniform { min, max, q } => within(*min, *max).is_some_and(|x| {
-            let step = ((x - min) / q).round() as u64;
-            step <= steps_of(*min, *max, *q) && (on_grid(*min, *q, step) - x).abs() < 1e-9 * q
-        }),
-    }
+    (!active.any(|parameter| parameter.domain.contains(value))).then_some(Misfit::Outside)
 }

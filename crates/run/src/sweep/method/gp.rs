@@ -11,18 +11,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Requirement};
-use crate::config::sweep::{
-    Domain, Json, Parameter, Search, Values, as_written, ordered, steps_of, value_of,
-};
+use crate::config::sweep::{Domain, Json, Parameter, Search, Values, as_written, value_of};
 use crate::rng::{Key, Purpose, Stream};
-use crate::sweep::coordinates::{as_it_ran, draw_repeats, place_of, value_at};
-use crate::sweep::method::{Method, ProposalRequest};
-use crate::sweep::repeats::is_repeat;
+use crate::sweep::coordinates::{
+    as_it_ran, axis, draw_repeats, place_of, repeats_and_modelled, value_at,
+};
+use crate::sweep::method::{Method, N_STARTUP_TRIALS, ProposalRequest};
+use crate::sweep::parzen;
 use crate::sweep::sampler::{self, is_allowed};
 use crate::sweep::trial::{State, cost};
 
-/// Random trials before the first that is drawn by the model.
-const N_STARTUP_TRIALS: usize = 10;
 /// Newest trials that the model knows, besides the best: its time grows with their cube.
 const MOST_TRIALS: usize = 300;
 /// Random points whose improvement is compared.
@@ -52,9 +50,8 @@ impl Kind for Gp {
 
 impl Method for Gp {
     fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
-        let ProposalRequest { search, number, trials, .. } = *request;
-        let counts = |state: State| !matches!(state, State::Running | State::Failed);
-        if trials.iter().filter(|trial| counts(trial.state)).count() < N_STARTUP_TRIALS {
+        let ProposalRequest { search, number, .. } = *request;
+        if request.n_ended() < N_STARTUP_TRIALS {
             return sampler::random(request);
         }
         let space = Space::of(search);
@@ -104,9 +101,7 @@ enum Scale {
 
 impl<'a> Space<'a> {
     fn of(search: &'a Search) -> Self {
-        let (repeats, modelled): (Vec<&Parameter>, Vec<&Parameter>) = ordered(&search.parameters)
-            .into_iter()
-            .partition(|parameter| is_repeat(&parameter.key));
+        let (repeats, modelled) = repeats_and_modelled(search);
         let is_conditional = modelled.iter().any(|parameter| !parameter.when.is_empty());
         let axes = modelled.into_iter();
         let axes =
@@ -170,19 +165,10 @@ impl<'a> Space<'a> {
 
 impl Scale {
     fn of(domain: &Domain) -> Self {
-        match domain {
-            Domain::Categorical { values } => Self::of_choices(values),
-            Domain::Uniform { min, max } => Self::Numbers { low: *min, high: *max, step: 0.0 },
-            Domain::LogUniform { min, max } => {
-                Self::Numbers { low: min.ln(), high: max.ln(), step: 0.0 }
-            }
-            Domain::IntUniform { min, max } => {
-                Self::Numbers { low: *min as f64, high: *max as f64, step: 1.0 }
-            }
-            Domain::QUniform { min, max, q } => {
-                let high = min + q * steps_of(*min, *max, *q) as f64;
-                Self::Numbers { low: *min, high, step: *q }
-            }
+        match (axis(domain), domain) {
+            (_, Domain::Categorical { values }) => Self::of_choices(values),
+            (parzen::Axis::Numbers { low, high, step }, _) => Self::Numbers { low, high, step },
+            (parzen::Axis::Choices { n }, _) => Self::Choices(n),
         }
     }
 

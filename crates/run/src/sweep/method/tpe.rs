@@ -15,19 +15,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Requirement};
-use crate::config::sweep::{
-    Domain, Parameter, Search, Values, as_written, ordered, steps_of, value_of,
-};
+use crate::config::sweep::{Parameter, Search, Values, as_written, value_of};
 use crate::rng::{Key, Purpose};
-use crate::sweep::coordinates::{as_it_ran, draw_repeats, place_of, value_at};
-use crate::sweep::method::{Method, ProposalRequest};
+use crate::sweep::coordinates::{
+    as_it_ran, axis, draw_repeats, place_of, repeats_and_modelled, value_at,
+};
+use crate::sweep::method::{Method, N_STARTUP_TRIALS, ProposalRequest};
 use crate::sweep::parzen::{Axis, suggest};
-use crate::sweep::repeats::is_repeat;
 use crate::sweep::sampler;
 use crate::sweep::trial::{State, Trial};
 
-/// Random trials before the first that is drawn near good ones.
-const N_STARTUP_TRIALS: usize = 10;
 /// Draws after which a space with constraints is drawn from at random.
 const ATTEMPTS: u64 = 100;
 /// Keeps these draws apart from the random ones of the same trial.
@@ -48,8 +45,7 @@ impl Kind for Tpe {
 impl Method for Tpe {
     fn propose(&self, request: &ProposalRequest<'_>) -> Option<Values> {
         let ProposalRequest { search, base, ranking, number, trials, .. } = *request;
-        let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
-        let n_done = trials.iter().filter(counts).count();
+        let n_done = request.n_ended();
         if n_done < N_STARTUP_TRIALS {
             return sampler::random(request);
         }
@@ -96,8 +92,7 @@ fn split(ranked: Vec<&Trial>, n_good: usize) -> (Vec<&Trial>, Vec<&Trial>) {
 /// Draws the parameters, group by group, parents first.
 fn draw_groups(search: &Search, key: Key, good: &[Values], others: &[Values]) -> Values {
     let mut values = Values::new();
-    let (repeats, modelled): (Vec<&Parameter>, Vec<&Parameter>) =
-        ordered(&search.parameters).into_iter().partition(|parameter| is_repeat(&parameter.key));
+    let (repeats, modelled) = repeats_and_modelled(search);
     draw_repeats(&repeats, key, &mut values);
     for (index, group) in groups(&modelled, &[good, others]).into_iter().enumerate() {
         let group: Vec<&Parameter> = group
@@ -153,21 +148,4 @@ fn place_of_trial(group: &[&Parameter], values: &Values) -> Option<Vec<f64>> {
         if counted { place_of(&parameter.domain, value) } else { None }
     };
     group.iter().map(place).collect()
-}
-
-fn axis(domain: &Domain) -> Axis {
-    match domain {
-        Domain::Categorical { values } => Axis::Choices { n: values.len() },
-        Domain::Uniform { min, max } => Axis::Numbers { low: *min, high: *max, step: 0.0 },
-        Domain::LogUniform { min, max } => {
-            Axis::Numbers { low: min.ln(), high: max.ln(), step: 0.0 }
-        }
-        Domain::IntUniform { min, max } => {
-            Axis::Numbers { low: *min as f64, high: *max as f64, step: 1.0 }
-        }
-        Domain::QUniform { min, max, q } => {
-            let high = min + q * steps_of(*min, *max, *q) as f64;
-            Axis::Numbers { low: *min, high, step: *q }
-        }
-    }
 }

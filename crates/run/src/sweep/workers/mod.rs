@@ -179,15 +179,13 @@ impl SharedSweep<'_> {
             let folder = self.order.folder();
             // Before it leads: leader and worker may have been told to stop together.
             let interrupted = interruption.take() > 0;
-            if interrupted || preemption.take() > 0 || has_failed() {
+            let is_stopped = interrupted || preemption.take() > 0 || has_failed();
+            let stopped = is_stopped.then_some(SweepEnd::Stopped { interrupted });
+            let out_of_time = self.order.is_out_of_time().then_some(SweepEnd::OutOfTime);
+            if let Some(ended) = stopped.or(out_of_time) {
                 let story = journal::read(&folder)?;
                 let story = story.ok_or(Error::NoSweep { folder })?;
-                return Ok((SweepEnd::Stopped { interrupted }, story));
-            }
-            if self.order.is_out_of_time() && !is_leading.load(Ordering::Acquire) {
-                let story = journal::read(&folder)?;
-                let story = story.ok_or(Error::NoSweep { folder })?;
-                return Ok((SweepEnd::OutOfTime, story));
+                return Ok((ended, story));
             }
             match lock_holder(&folder) {
                 None => {

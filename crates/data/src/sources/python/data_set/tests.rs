@@ -77,7 +77,7 @@ fn data(object: &str, n: u32) -> Option<(tempfile::TempDir, PythonData)> {
     Some((folder, data))
 }
 
-fn asked(targets: Targets) -> SurveyRequest<'static> {
+fn survey_for(targets: Targets) -> SurveyRequest<'static> {
     SurveyRequest { limit: Limit::All, ..SurveyRequest::new("x", 3, targets) }
 }
 
@@ -95,7 +95,7 @@ fn key(index: usize, epoch: u64) -> Key {
 #[test]
 fn samples_are_the_same_from_any_process_and_differ_by_epoch() {
     let Some((_folder, data)) = data("Noise", 40) else { return };
-    let request = asked(Targets::Classes);
+    let request = survey_for(Targets::Classes);
     let survey = data.survey(&request).unwrap();
     assert_eq!((survey.n_train, survey.n_val, survey.n_test), (40, 4, 0));
     assert_eq!((survey.classes.len(), survey.sample), (3, Some(vec![2])));
@@ -130,7 +130,7 @@ fn samples_are_the_same_from_any_process_and_differ_by_epoch() {
 fn labels_numbers_and_images_are_what_the_loss_wants() {
     let Some((_folder, data)) = data("Labels", 6) else { return };
     assert_eq!(data.target().unwrap(), Some(Targets::MultiLabel));
-    let request = asked(Targets::MultiLabel);
+    let request = survey_for(Targets::MultiLabel);
     let survey = data.survey(&request).unwrap();
     assert!(survey.multi_label && survey.classes.len() == 3 && survey.n_targets == 0);
     let splits = opened(&data, &request, &survey.found);
@@ -142,11 +142,11 @@ fn labels_numbers_and_images_are_what_the_loss_wants() {
     let tall = PythonData { object: "Tall".to_owned(), ..data.clone() };
     assert_eq!(tall.target().unwrap(), Some(Targets::Numbers));
     // It has classes, which the plan refuses for numbers.
-    let survey = tall.survey(&asked(Targets::Numbers)).unwrap();
+    let survey = tall.survey(&survey_for(Targets::Numbers)).unwrap();
     assert!(survey.notes[0].contains("these would have 8 channels"), "{:?}", survey.notes);
     let noise = PythonData { object: "Noise".to_owned(), ..data };
-    let survey = noise.survey(&asked(Targets::Numbers)).unwrap();
-    let splits = opened(&noise, &asked(Targets::Numbers), &survey.found);
+    let survey = noise.survey(&survey_for(Targets::Numbers)).unwrap();
+    let splits = opened(&noise, &survey_for(Targets::Numbers), &survey.found);
     assert_eq!(splits.train.load(4, None, &mut Vec::new()).unwrap(), Target::Value(1.0));
 }
 
@@ -154,7 +154,7 @@ fn labels_numbers_and_images_are_what_the_loss_wants() {
 fn what_does_not_fit_is_refused_with_its_key() {
     let Some((_folder, data)) = data("Noise", 6) else { return };
     let refused = |data: &PythonData, key: &str, what: &str| {
-        let error = data.survey(&asked(Targets::Classes)).map(drop).unwrap_err();
+        let error = data.survey(&survey_for(Targets::Classes)).map(drop).unwrap_err();
         assert_eq!(error.key(), Some(key), "{error}");
         assert_refused(Err::<(), _>(error), what);
     };
@@ -177,6 +177,6 @@ fn what_does_not_fit_is_refused_with_its_key() {
     refused(&val("Noise", "m"), "data.val_options", "unexpected keyword argument 'm'");
     let split = SplitPlan { val_fraction: Some(0.5), ..SplitPlan::NONE };
     let held = PythonData { val_options: None, ..data.clone() };
-    let survey = held.survey(&SurveyRequest { split, ..asked(Targets::Classes) }).unwrap();
+    let survey = held.survey(&SurveyRequest { split, ..survey_for(Targets::Classes) }).unwrap();
     assert_eq!((survey.n_train, survey.n_val), (3, 3));
 }
