@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -40,6 +40,8 @@ pub(crate) const KEY: &str = "checkpoint.mirror";
 const LOG: &str = "mirror.log";
 /// Folder of checkpoints in a mirror.
 const CHECKPOINTS: &str = "checkpoints";
+/// Why a mirror is not complete whose wait the user has ended.
+const BY_CTRL_C: &str = "ended by Ctrl-C";
 /// Longest wait for a mirror that may be dead, before a run.
 const RESPONSE_TIME: Duration = Duration::from_secs(10);
 
@@ -140,7 +142,7 @@ fn real(path: &Path) -> PathBuf {
 pub(crate) struct Mirror {
     requests: MirrorRequests,
     writer: JoinHandle<()>,
-    /// Set once nobody waits for it any longer.
+    /// Set when the run stops waiting for the writer.
     is_given_up: Arc<AtomicBool>,
     progress: Arc<Mutex<Progress>>,
     plan: MirrorPlan,
@@ -205,8 +207,12 @@ impl Mirror {
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = match end {
             WaitEnd::Done if writer.join().is_err() => Some("its thread panicked".to_owned()),
+            // The writer may see Ctrl-C, and end, before the wait looks again.
+            WaitEnd::Done if is_given_up.load(Ordering::Relaxed) => {
+                progress.failure.take().map(|_| BY_CTRL_C.to_owned())
+            }
             WaitEnd::Done => progress.failure.take(),
-            WaitEnd::GivenUp => Some("ended by Ctrl-C".to_owned()),
+            WaitEnd::GivenUp => Some(BY_CTRL_C.to_owned()),
             WaitEnd::OutOfTime => {
                 Some(format!("not done within {seconds} s (`checkpoint.mirror_timeout`)"))
             }
