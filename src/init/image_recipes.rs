@@ -2,7 +2,7 @@
 
 use crate::init::images::Photos;
 use crate::init::names::{classes, comment, count};
-use crate::init::recipes::{ADAMW, Recipe, batch_size, epochs};
+use crate::init::recipe::{ADAMW, Recipe, batch_size, epochs};
 use crate::init::recognised::ImageAnswer;
 use crate::plan::DataFacts;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::init::names::{comment, count};
-use crate::init::recipes::{Recipe, batch_size};
+use crate::init::recipe::{Recipe, batch_size};
 use crate::plan::DataFacts;
 
 /// The next character or token.

@@ -16,12 +16,13 @@ mod table;
 mod sequences;
 mod speech;
 mod recognise;
-mod recipes;
+mod recipe;
 mod image_recipes;
 mod table_recipes;
 mod language_recipes;
 mod policy_recipes;
 mod speech_recipes;
+mod recipes;
 mod command;
 
 pub(crate) use command::{WrittenExperiment, init};

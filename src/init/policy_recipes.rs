@@ -1,7 +1,7 @@
 //! Recipes for recorded behaviour.
 
 use crate::init::names::count;
-use crate::init::recipes::{Recipe, batch_size};
+use crate::init::recipe::{Recipe, batch_size};
 use crate::plan::{Cameras, DataFacts};
 
 /// Shorter side of images up to which a network for small images is taken, in pixels.

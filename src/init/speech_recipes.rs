@@ -1,7 +1,7 @@
 //! Recipes for speech: its classes, or its sounds where there are none.
 
 use crate::init::names::{self, comment};
-use crate::init::recipes::{ADAMW, Recipe, batch_size};
+use crate::init::recipe::{ADAMW, Recipe, batch_size};
 use crate::plan::DataFacts;
 
 /// Classes of utterances; without them, what disturbed and masked speech is like.

@@ -1,7 +1,7 @@
 //! Recipes for tables: of samples, and of series in time.
 
 use crate::init::names::{comment, count};
-use crate::init::recipes::{Recipe, batch_size, epochs};
+use crate::init::recipe::{Recipe, batch_size, epochs};
 use crate::plan::DataFacts;
 use crate::terminal::counted;
 

@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::config::json_schema::of_kind_named;
 use crate::config::keys::{join, path_of};
-use crate::config::kind::{Choice, FamilySpec, Options, page};
+use crate::config::kind::{Choice, FamilySpec, Options, of_kind_named, page};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::{Problem, Problems};
 use crate::config::reader::Reader;

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use figment::Figment;
 use figment::value::{Dict, Value};
 
-use crate::config::faults::{Fault, faults, stand_in};
-use crate::config::keys::{Page, dotted, join, json, path_of};
+use crate::config::faults::{Fault, faults};
+use crate::config::keys::{Page, dotted, join, json, path_of, stand_in};
 use crate::config::kind::{BACKEND, Entry, FamilySpec, LISTS, Modality, Options, Spec, TABLES};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;

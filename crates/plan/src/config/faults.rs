@@ -7,10 +7,9 @@ use figment::error::Kind;
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
-use crate::config::keys::join;
-use crate::config::kind::example;
+use crate::config::keys::{join, needs, stand_in};
 use crate::config::spans::Path;
-use crate::config::table::{each_of, is_required, keys_of, on_the_way, words_of};
+use crate::config::table::{each_of, keys_of, on_the_way, words_of};
 
 /// Most that are looked for.
 const MAX_FAULTS: usize = 60;
@@ -148,27 +147,6 @@ fn nested(schema: &Value, path: &[String], value: &Given) -> Given {
     let inner = keys_of(schema).and_then(|keys| keys.get(key)).or(each_of(schema));
     table.insert(key.clone(), nested(inner.unwrap_or(&Value::Null), rest, value));
     Given::from(table)
-}
-
-/// True if a table must have this key.
-pub(crate) fn needs(table: &Value, key: &str, schema: &Value) -> bool {
-    let required = table["required"].as_array().into_iter().flatten();
-    is_required(schema) || required.into_iter().any(|required| required == key)
-}
-
-/// A value that a key with this schema takes; of a table only what it has to have.
-pub(crate) fn stand_in(schema: &Value) -> Given {
-    if schema.get("default").is_none()
-        && schema.get("examples").is_none()
-        && let Some(keys) = keys_of(schema)
-    {
-        let needed = keys.iter().filter(|(key, inner)| needs(schema, key, inner));
-        return Given::from(
-            needed.map(|(key, inner)| (key.clone(), stand_in(inner))).collect::<Dict>(),
-        );
-    }
-    let example = example(schema, schema.get("default"));
-    Given::serialize(&example).unwrap_or_else(|_| Given::from(""))
 }
 
 fn schema_of<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Value> {

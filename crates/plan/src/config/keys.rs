@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use figment::value::Value;
+use figment::value::{Dict, Value};
 use serde_json::Value as Json;
 
-use crate::config::faults::stand_in;
-use crate::config::kind::{self, FamilySpec, Spec};
+use crate::config::kind::{self, FamilySpec, Spec, example};
 use crate::config::schema::DECLARED;
 use crate::config::spans::Path;
-use crate::config::table::{OPTIONS, each_of, keys_of, schema_at};
+use crate::config::table::{OPTIONS, each_of, is_required, keys_of, schema_at};
 
 /// Keys and values that may stand at a place of the file.
 #[derive(Debug)]
@@ -250,6 +249,27 @@ pub fn dotted(path: &[String]) -> String {
 /// `path` and one key more.
 pub(crate) fn join(path: &[String], key: &str) -> Path {
     path.iter().cloned().chain([key.to_owned()]).collect()
+}
+
+/// True if a table must have this key.
+pub(crate) fn needs(table: &Json, key: &str, schema: &Json) -> bool {
+    let required = table["required"].as_array().into_iter().flatten();
+    is_required(schema) || required.into_iter().any(|required| required == key)
+}
+
+/// A value that a key with this schema takes; of a table only what it has to have.
+pub(crate) fn stand_in(schema: &Json) -> Value {
+    if schema.get("default").is_none()
+        && schema.get("examples").is_none()
+        && let Some(keys) = keys_of(schema)
+    {
+        let needed = keys.iter().filter(|(key, inner)| needs(schema, key, inner));
+        return Value::from(
+            needed.map(|(key, inner)| (key.clone(), stand_in(inner))).collect::<Dict>(),
+        );
+    }
+    let example = example(schema, schema.get("default"));
+    Value::serialize(&example).unwrap_or_else(|_| Value::from(""))
 }
 
 /// The value as JSON.

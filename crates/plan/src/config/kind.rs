@@ -11,6 +11,7 @@
 mod list;
 mod offer;
 mod page;
+mod schema;
 mod spec;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ pub(crate) use list::{ENTRY, OwnedList, names_or_tables};
 pub use list::{Entry, LISTS, SINKS};
 pub use offer::{BuiltinSplits, Capability, Modality};
 pub(crate) use page::{index, one, page};
+pub(crate) use schema::{name_of, of_kind, of_kind_named};
 pub(crate) use spec::example;
 pub use spec::{FamilySpec, Key, LeftOut, Spec, parse};
 

@@ -10,7 +10,7 @@ use figment::{Metadata, Profile, Provider};
 use serde::Serialize;
 
 use crate::config::keys::{dotted, join};
-use crate::config::problem::{NamedText, Problem};
+use crate::config::problem::{COMMAND_LINE, NamedText, Problem};
 use crate::config::schema::Experiment;
 use crate::config::spans::{self, KeySpan, Path};
 use crate::config::table;
@@ -39,7 +39,7 @@ impl fmt::Display for Source {
             Self::Defaults => f.write_str("built-in defaults"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
-            Self::CommandLine(_) => f.write_str("command line"),
+            Self::CommandLine(_) => f.write_str(COMMAND_LINE),
             Self::FileName => f.write_str("the file's name"),
             Self::Target => f.write_str("the data's target"),
         }

@@ -13,6 +13,7 @@ use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Override};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unknown_keys::{self, ChosenKinds};
+use crate::config::urls::{NO_URL, instead_of_url, url_scheme};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::{sweep, text};
 
@@ -207,9 +208,9 @@ impl Stack {
                 self.problems.push(at(&key, "must be a file's name, or a list of them".to_owned()));
                 continue;
             };
-            if let Some(scheme) = check::url_scheme(name) {
-                let problem = at(&key, check::NO_URL.to_owned());
-                self.problems.push(problem.help(check::instead_of_url(scheme)));
+            if let Some(scheme) = url_scheme(name) {
+                let problem = at(&key, NO_URL.to_owned());
+                self.problems.push(problem.help(instead_of_url(scheme)));
                 continue;
             }
             let base = path.parent().unwrap_or(Path::new("")).join(name);

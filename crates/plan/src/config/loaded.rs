@@ -7,14 +7,12 @@ use figment::value::{Dict, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::config::check;
 use crate::config::extract::{merged, strongest};
 use crate::config::keys::{dotted, path_of};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
 use crate::config::spans::Path;
-use crate::config::values::Interval;
 use crate::config::vocabulary::Vocabulary;
 
 /// An experiment, and where each of its values was written.
@@ -89,23 +87,6 @@ impl Loaded {
         self.sources.insert(key.to_owned(), Source::Target);
     }
 
-    /// Removes the defaults of keys that another key overrules: they would be refused beside that
-    /// key in `resolved.toml`.
-    pub(crate) fn leave_out_overruled(&mut self, vocabulary: &Vocabulary) {
-        for key in check::split::overruled(self, vocabulary) {
-            self.experiment.data.options.remove(key);
-        }
-        let experiment = &mut self.experiment;
-        let monitor = &mut experiment.checkpoint.monitor;
-        if experiment.validation.every == Interval::Never && monitor.starts_with("val/") {
-            // Without evaluations the training loss ranks checkpoints. Where a metric of the
-            // validation is given, that is refused.
-            if !is_given_in(&self.layers, "checkpoint.monitor") {
-                "train/loss".clone_into(monitor);
-            }
-        }
-    }
-
     /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under
     /// its value in the strongest layer that has one; without a picture where none has.
     pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
@@ -125,35 +106,10 @@ impl Loaded {
         }
     }
 
-    /// The experiment to run instead if the data of this one are missing. `None` also if the command line or the
-    /// environment names the data: that choice is not replaced.
-    pub fn fallback(&self, vocabulary: &Vocabulary) -> Option<PathBuf> {
-        let is_asked = |key: &str| {
-            let source = self.sources.get(key);
-            matches!(source, Some(Source::CommandLine(_) | Source::Environment(_)))
-        };
-        let paths = check::path_options(self, vocabulary);
-        let mut data = paths.iter().map(|(key, _)| &**key).chain(["data.name"]);
-        let is_named = data.any(|key| key.starts_with("data.") && is_asked(key));
-        self.fallback_path().filter(|_| !is_named)
-    }
-
     /// The path of `fallback`, which is given relative to the file.
     pub(crate) fn fallback_path(&self) -> Option<PathBuf> {
         let fallback = self.experiment.fallback.as_ref()?;
         Some(self.path.parent().map_or(fallback.clone(), |folder| folder.join(fallback)))
-    }
-
-    /// A problem for each file and folder that is to be read and does not exist.
-    pub fn absent_inputs(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
-        let absent = check::absent_inputs(self, vocabulary).into_iter();
-        absent.map(|finding| finding.into_problem(self)).collect()
-    }
-
-    /// Options of the chosen components that name a file or folder to read: their dotted keys and
-    /// values.
-    pub fn path_options(&self, vocabulary: &Vocabulary) -> impl Iterator<Item = (String, &str)> {
-        check::path_options(self, vocabulary).into_iter()
     }
 
     /// Changes the option of a component with this dotted key, such as `data.tokenizer` or
@@ -172,7 +128,7 @@ impl Loaded {
 
     /// True if a user's layer, not only the built-in defaults, says something about the key.
     pub fn is_given(&self, key: &str) -> bool {
-        is_given_in(&self.layers, key)
+        strongest(&self.layers, &path_of(key)).is_some_and(|index| index > 0)
     }
 
     /// True if a user's layer gives a key of this table.
@@ -194,8 +150,4 @@ impl Loaded {
     pub fn name(&self) -> &str {
         self.experiment.experiment.name.as_deref().unwrap_or_default()
     }
-}
-
-fn is_given_in(layers: &[Layer], key: &str) -> bool {
-    strongest(layers, &path_of(key)).is_some_and(|index| index > 0)
 }

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::config::check::url_scheme;
 use crate::config::hooks::placeholders_in;
 use crate::config::suggest::closest;
+use crate::config::urls::url_scheme;
 
 /// The placeholder of the folder that a command copies.
 const FOLDER: &str = "folder";

@@ -29,6 +29,7 @@ pub mod sweep;
 mod table;
 mod text;
 mod unknown_keys;
+mod urls;
 pub mod values;
 mod vocabulary;
 mod wording;
@@ -36,7 +37,7 @@ mod hooks;
 mod mirror;
 mod file_kind;
 
-pub use check::{HUB, NO_URL, TAG_FORM, instead_of_url, is_hub_name, is_tag, url_scheme};
+pub use check::{TAG_FORM, is_tag};
 pub use file_kind::FileKind;
 pub use hooks::{HookEvent, fill_placeholders, placeholders_in};
 pub use json_schema::json_schema;
@@ -53,4 +54,5 @@ pub use resolved::{Change, changed_keys, leaves, leaves_of, refuse_unsafe, resol
 pub use resolved::{is_folder, no_use_in_evaluations, safe_on_resume};
 pub use schema::Experiment;
 pub use suggest::{closest, similar};
+pub use urls::{HUB, NO_URL, instead_of_url, is_hub_name, url_scheme};
 pub use vocabulary::{MetricSpec, Vocabulary};

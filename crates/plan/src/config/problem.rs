@@ -7,17 +7,19 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use thiserror::Error;
 
-use crate::config::layer::Source;
 use crate::terminal::{escape, mask, message};
 
 /// Columns that a page needs beside a headline, and beside a remedy.
 const HEADLINE: usize = 8;
 const HELP: usize = 14;
 
+/// Name of the command line as a text.
+pub(crate) const COMMAND_LINE: &str = "command line";
+
 /// A text in which something may be wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedText {
-    /// Name in messages: its path, or "command line".
+    /// Name in messages: its path, or [`COMMAND_LINE`].
     pub(crate) name: String,
     pub(crate) text: String,
 }
@@ -29,7 +31,7 @@ impl NamedText {
 
     /// Words of the command line.
     pub(crate) fn command_line(words: impl Into<String>) -> Arc<Self> {
-        Self::named(Source::CommandLine(String::new()).to_string(), words)
+        Self::named(COMMAND_LINE, words)
     }
 
     /// The lines that hold the bytes `span` and one on either side: the number of the first, and
@@ -184,7 +186,7 @@ impl Problem {
     /// The override that is wrong, `key=value`; `None` if it is something else.
     pub(crate) fn word(&self) -> Option<&str> {
         let (file, _) = self.0.place.as_ref()?;
-        let is_word = file.name == Source::CommandLine(String::new()).to_string();
+        let is_word = file.name == COMMAND_LINE;
         is_word.then_some(&file.text)
     }
 

@@ -393,8 +393,8 @@ table! {
     pub struct Scheduler {
         /// The learning rate over time, each exactly PyTorch's or its paper's:
         pub name: String = "constant".to_owned(),
-        /// Update the learning rate after each "epoch" or each "step". Warm-up, `"one_cycle"` and
-        /// "noam" always go by steps.
+        /// Update the learning rate after each "epoch" or each "step". Warm-up, `"one_cycle"`,
+        /// `"inverse_sqrt"` and "noam" always go by steps.
         pub interval: ScheduleUnit = ScheduleUnit::Epoch,
         /// Linear warm-up before the schedule begins: "5 epochs", "500 steps", a share of the run's
         /// steps ("5 %"), or "never". A share fits a run of any length; it needs `train.epochs` or
@@ -437,6 +437,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// True if `value` is strictly better than `than`.
+    pub fn is_better(self, value: f64, than: f64) -> bool {
+        match self {
+            Self::Min => value < than,
+            Self::Max => value > than,
+        }
+    }
+
     /// The word in a file: `min` or `max`.
     pub fn word(self) -> &'static str {
         match self {

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::config::json_schema::of_kind;
 use crate::config::key_aliases::of_flag;
 use crate::config::keys::Page;
-use crate::config::kind::{self, FamilySpec, LeftOut};
+use crate::config::kind::{self, FamilySpec, LeftOut, of_kind};
 use crate::config::schema::{DECLARED, Mode};
 
 /// A metric as data.

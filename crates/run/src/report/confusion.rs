@@ -6,8 +6,10 @@ use std::path::Path;
 use plotters::prelude::*;
 
 use super::Error;
-use super::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_upwards, write_words};
-use super::picture::{self, Area, Drawn, Picture};
+use super::canvas::{
+    Area, Canvas, Drawn, FAINT_INK, FRAME, INK, Lettering, write_upwards, write_words,
+};
+use super::picture::{self, Picture};
 use crate::record::text::{self, escape};
 
 /// Logical pixels.

@@ -7,8 +7,9 @@ use std::path::Path;
 use plotters::prelude::*;
 
 use super::Error;
-use super::panel::{Canvas, Panel, Series};
-use super::picture::{self, Area, Drawn, Picture};
+use super::canvas::{Area, Canvas, Drawn};
+use super::panel::{Panel, Series};
+use super::picture::{self, Picture};
 use super::progress::{Progress, Unit};
 use crate::record::text::{self, escape};
 

@@ -1,6 +1,7 @@
 //! Curves and tables from the files of `record`, also of a run that is still running or was killed.
 
 pub(crate) mod axis;
+pub(crate) mod canvas;
 pub mod confusion;
 mod curves;
 mod outcome;

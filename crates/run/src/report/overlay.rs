@@ -5,9 +5,10 @@ use std::path::Path;
 use plotters::prelude::*;
 
 use super::Error;
+use super::canvas::{Area, Canvas, Drawn};
 use super::curves::thinned;
-use super::panel::{Canvas, Panel, Series};
-use super::picture::{self, Area, Drawn, Picture};
+use super::panel::{Panel, Series};
+use super::picture::{self, Picture};
 use super::progress::Unit;
 use crate::files;
 use crate::record::text::{escape, percent, short};

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
 use image::{DynamicImage, ExtendedColorType, ImageEncoder, RgbImage};
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Error;
-use super::panel::{Canvas, FONT, INK};
+use super::canvas::{Area, Canvas, Drawn, FONT, INK};
 use crate::files;
 
 const BITMAP_SCALE: u32 = 2;
@@ -17,9 +16,6 @@ const BITMAP_SCALE: u32 = 2;
 const OVERSAMPLING: u32 = 2;
 /// The bitmap backend centres text by the height of the em square, not by that of its letters.
 const BITMAP_LIFT: f64 = 3.0;
-
-pub(crate) type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
-pub(crate) type Area<DB> = DrawingArea<DB, Shift>;
 
 /// Something to draw.
 pub(crate) trait Picture {

@@ -7,21 +7,19 @@
 //! checkpoints/quickstart/ID, checkpoints/quickstart/ID/best    the same, by its folder
 //! ```
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, OpenCheckpoint, is_checkpoint};
-use crate::config::closest;
 use crate::files;
 use crate::nn::LoraConfig;
-use crate::plan::{CheckpointPlan, Plan, RunFolders};
+use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, is_run, newest_of, to_stderr};
-use crate::runs::Error;
+use crate::runs::checkpoint_choice::{CheckpointChoice, RUN, open, split};
 use crate::runs::run_ref::{LOGS, best_run_that, enter_found, find_run};
 use crate::runs::stored::StoredRun;
 use crate::user_error::{ErrorPage, ExitCode};
 
-/// Prefix that marks the name of a run.
-pub const RUN: &str = "run:";
 /// Link to the run's logs in a folder of checkpoints, for logs that cannot be found by their name.
 pub const LINK_TO_LOGS: &str = "logs";
 /// Levels above a run's checkpoint folder at which logs are searched under any folder name.
@@ -62,37 +60,6 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Splits a word into the run and the choice of its checkpoint.
-pub fn split(word: &str) -> (&str, CheckpointChoice) {
-    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
-        return (word, CheckpointChoice::Any);
-    };
-    let step = || last.strip_prefix("step-")?.parse().ok().map(CheckpointChoice::Step);
-    match last {
-        "best" => (run, CheckpointChoice::Best),
-        "latest" => (run, CheckpointChoice::Newest),
-        _ => step().map_or((word, CheckpointChoice::Any), |step| (run, step)),
-    }
-}
-
-/// Suggests a correction of an unknown word: one of `names`, or a checkpoint of it.
-pub fn nearest(word: &str, names: &[String]) -> Option<String> {
-    let near = |word: &str| closest(word, names.iter().map(String::as_str));
-    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
-        return near(word).map(str::to_owned);
-    };
-    let exact = names.iter().any(|name| name == run).then_some(run);
-    let checkpoint = match split(word).1 {
-        CheckpointChoice::Any => closest(last, ["best", "latest"]),
-        _ => Some(last),
-    };
-    match (exact.or_else(|| near(run)), checkpoint) {
-        (Some(run), Some(checkpoint)) => Some(format!("{run}/{checkpoint}")),
-        (run, None) => near(word).or(run).map(str::to_owned),
-        (None, Some(_)) => near(word).map(str::to_owned),
-    }
-}
-
 /// Returns true if the run in this log folder has a checkpoint.
 pub fn has_checkpoint(folder: &Path) -> bool {
     let checkpoints = StoredRun::seen_from_here(folder).map(|found| found.run.checkpoints);
@@ -120,6 +87,16 @@ pub fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
     found.or_else(|| find_run(logs, id.to_str()).ok().filter(is_its))
 }
 
+/// The run that owns `checkpoints`, if it is not the one in `logs` (an absolute path), which is
+/// then a copy of its logs.
+pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
+    let owner = run_of(checkpoints, Path::new(LOGS));
+    // One folder may be seen at two places.
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let is_other = |owner: &PathBuf| owner != logs && identity(owner) != identity(logs);
+    owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
+}
+
 /// Links a run's logs from its checkpoints if [`run_of`] cannot find them by name.
 pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     let logs = real(&run.logs);
@@ -134,57 +111,6 @@ pub fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
         Err(error) if error.is_without_links() => Ok(()),
         linked => linked,
     }
-}
-
-/// Choice of a checkpoint of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointChoice {
-    /// The best; the newest where no best one is kept.
-    Any,
-    Best,
-    Newest,
-    Step(u64),
-}
-
-impl CheckpointChoice {
-    /// [`CheckpointChoice::Newest`] if `newest` is set and the word names no checkpoint.
-    fn or_newest(self, newest: bool) -> Self {
-        if newest && self == Self::Any { Self::Newest } else { self }
-    }
-}
-
-/// Opens a checkpoint of a folder. The best one is decided by `plan`, or without it by the link
-/// `best`.
-pub fn open(
-    folder: &Path,
-    plan: Option<&CheckpointPlan>,
-    choice: CheckpointChoice,
-) -> Result<OpenCheckpoint, Error> {
-    let linked = || {
-        let link = folder.join("best");
-        link.is_dir().then(|| checkpoint::open(&link)).transpose()
-    };
-    let best = || plan.map_or_else(linked, |plan| checkpoint::best(folder, plan));
-    Ok(match choice {
-        CheckpointChoice::Newest => checkpoint::newest(folder)?,
-        CheckpointChoice::Step(step) => of_step(folder, step)?,
-        CheckpointChoice::Any => match plan {
-            Some(plan) => checkpoint::best_or_newest(folder, plan)?,
-            None => linked()?.map_or_else(|| checkpoint::newest(folder), Ok)?,
-        },
-        CheckpointChoice::Best => {
-            best()?.ok_or_else(|| Error::NoBest { folder: folder.to_owned() })?
-        }
-    })
-}
-
-fn of_step(folder: &Path, step: u64) -> Result<OpenCheckpoint, Error> {
-    let path = folder.join(checkpoint::name(step));
-    if path.is_dir() {
-        return Ok(checkpoint::open(&path)?);
-    }
-    let kept = checkpoint::all(folder)?.into_iter().map(|found| found.step).collect();
-    Err(Error::NoStep { folder: folder.to_owned(), step, kept })
 }
 
 /// An open checkpoint with its run.
@@ -294,45 +220,5 @@ impl ChosenCheckpoint {
         };
         let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
         Ok((run.lora().and_then(|lora| lora.resolved()).ok_or_else(without)?, base))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_word_is_that_of_a_run_or_of_its_checkpoint() {
-        let names = ["tiny", "resnet18", "20261123-020701-3fa2"].map(str::to_owned);
-        let check = |word, expected: Option<&str>| {
-            assert_eq!(nearest(word, &names).as_deref(), expected, "{word}");
-        };
-        check("tniy", Some("tiny"));
-        check("tiny/bst", Some("tiny/best"));
-        check("tiny/lastest", Some("tiny/latest"));
-        check("tniy/best", Some("tiny/best"));
-        check("resnet81/step-00000300", Some("resnet18/step-00000300"));
-        check("resnet81/lates/", Some("resnet18/latest"));
-        check("tiny/20261123", Some("tiny"));
-        check("quite/another", None);
-    }
-
-    #[test]
-    fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
-        let check = |word, run, choice| {
-            assert_eq!(split(word), (run, choice), "{word}");
-            let named = format!("{RUN}{word}");
-            assert_eq!(CheckpointRef::parse(&named), CheckpointRef::Run(run, choice), "{word}");
-        };
-        check("quickstart", "quickstart", CheckpointChoice::Any);
-        check("quickstart/best", "quickstart", CheckpointChoice::Best);
-        check("quickstart/best/", "quickstart", CheckpointChoice::Best);
-        check(
-            "quickstart/20261123-020701-3fa2/latest",
-            "quickstart/20261123-020701-3fa2",
-            CheckpointChoice::Newest,
-        );
-        check("a/step-00000300", "a", CheckpointChoice::Step(300));
-        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", CheckpointChoice::Any);
     }
 }

@@ -18,6 +18,7 @@
 //! ```
 
 mod config;
+mod checkpoint_choice;
 mod run_ref;
 mod list;
 mod saves;
@@ -33,9 +34,10 @@ mod checkpoint_ref;
 
 use std::path::{Path, PathBuf};
 
+pub use checkpoint_choice::{RUN, nearest, open, split};
 pub use checkpoint_ref::{
-    CheckpointRef, ChosenCheckpoint, LINK_TO_LOGS, RUN, choose_checkpoint, has_checkpoint,
-    link_logs, nearest, open, run_of, split, warn_of_skipped,
+    CheckpointRef, ChosenCheckpoint, LINK_TO_LOGS, choose_checkpoint, has_checkpoint, link_logs,
+    other_owner, run_of, warn_of_skipped,
 };
 pub use compare::{ComparedRun, Comparison, LastAndBest, Rows, distinct_runs};
 pub use config::{Difference, config, differences, leaves};
@@ -49,7 +51,7 @@ pub use run_ref::{
 pub use saves::longest_save;
 pub use scalars::{Point, Reader, Scalars};
 pub use stored::{
-    Stored, StoredRun, checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
+    Stored, StoredRun, checkpoints_folder, checkpoints_of, project_of, weights_before,
 };
 pub use summary::{Best, State, Summary, summary, summary_of};
 pub use sweeps::{SweepSummary, sweep_summary};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::plan::RunFolders;
 use crate::record::{is_run, to_stderr};
 use crate::runs::Error;
-use crate::runs::checkpoint_ref::{RUN, nearest, split};
+use crate::runs::checkpoint_choice::{RUN, nearest, split};
 use crate::runs::list::{FolderScan, find};
 use crate::runs::stored::StoredRun;
 use crate::sweep::{self, is_trial};

@@ -1,7 +1,6 @@
 //! `run.json`: a run as it was stored, the folder that its paths are relative to, and its
 //! checkpoints.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +12,7 @@ use crate::model::Lora;
 use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
 use crate::runs::Error;
-use crate::runs::checkpoint_ref::{CheckpointChoice, open, run_of};
-use crate::runs::run_ref::LOGS;
+use crate::runs::checkpoint_choice::{CheckpointChoice, open};
 
 /// `run.json`: the folders and the plan of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -153,16 +151,6 @@ pub fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Error> {
     let folder = stored.run.checkpoints;
     let is_own = folder.is_dir() && !folder.is_symlink();
     Ok(folder.canonicalize().ok().filter(|_| is_own))
-}
-
-/// The run that owns `checkpoints`, if it is not the one in `logs` (an absolute path), which is
-/// then a copy of its logs.
-pub fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
-    let owner = run_of(checkpoints, Path::new(LOGS));
-    // One folder may be seen at two places.
-    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
-    let is_other = |owner: &PathBuf| owner != logs && identity(owner) != identity(logs);
-    owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
 }
 
 /// The project folder of the run in `logs`, an absolute path.

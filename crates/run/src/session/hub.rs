@@ -67,7 +67,9 @@ pub(crate) fn fetch(
     names.extend(
         adapters.and_then(Value::as_str).map(|name| (ADAPTERS.to_owned(), name.to_owned())),
     );
-    names.extend(loaded.path_options(vocabulary).map(|(key, path)| (key, path.to_owned())));
+    names.extend(
+        loaded.path_options(vocabulary).into_iter().map(|(key, path)| (key, path.to_owned())),
+    );
     names.retain(|(_, name)| is_hub_name(name));
     fetch_names(loaded, names, kinds).map_err(|failure| failure.page(loaded))
 }
@@ -79,7 +81,7 @@ pub(crate) fn fetch_data_if_available(
     vocabulary: &Vocabulary,
     kinds: &Kinds,
 ) -> Result<Option<String>, ErrorPage> {
-    let names = loaded.path_options(vocabulary);
+    let names = loaded.path_options(vocabulary).into_iter();
     let names = names.filter(|(key, name)| key.starts_with("data.") && is_hub_name(name));
     let names = names.map(|(key, name)| (key, name.to_owned())).collect();
     match fetch_names(&mut loaded.clone(), names, kinds) {
@@ -173,9 +175,10 @@ fn download_sets(loaded: &Loaded, kinds: &Kinds) -> Result<Option<(String, Error
         return Ok(None);
     }
     let vocabulary = kinds.vocabulary();
-    let paths = loaded.path_options(&vocabulary).filter(|(key, _)| key.starts_with("data."));
+    let paths = loaded.path_options(&vocabulary).into_iter();
+    let paths = paths.filter(|(key, path)| key.starts_with("data.") && !is_hub_name(path));
     let hub = open()?;
-    for (key, path) in paths.filter(|(_, path)| !is_hub_name(path)) {
+    for (key, path) in paths {
         let path = Path::new(path);
         let Some((set, place)) = KnownSet::at(path) else {
             if path.exists() || !path.to_string_lossy().contains(['.', '/']) {

@@ -7,8 +7,9 @@ use plotters::prelude::*;
 
 use crate::record::text::shortened;
 use crate::report::axis::Axis;
-use crate::report::panel::{Canvas, FAINT_INK, FRAME, GRID, INK, Lettering, write_words};
-use crate::report::picture::{Area, Drawn};
+use crate::report::canvas::{
+    Area, Canvas, Drawn, FAINT_INK, FRAME, GRID, INK, Lettering, write_words,
+};
 
 pub(crate) const BLUE: RGBColor = RGBColor(43, 108, 176);
 pub(crate) const ORANGE: RGBColor = RGBColor(221, 97, 32);

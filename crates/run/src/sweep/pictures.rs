@@ -8,8 +8,8 @@ use plotters::prelude::*;
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Json, Parameter, Search, value_of};
 use crate::record::text::{escape, hyperparameter, is_share, metric};
-use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
-use crate::report::picture::{self, Area, Drawn, Picture};
+use crate::report::canvas::{Area, Canvas, Drawn, FAINT_INK, FRAME, INK, Lettering, write_words};
+use crate::report::picture::{self, Picture};
 use crate::sweep::Error;
 use crate::sweep::chart::{
     BLUE, Entry, Frame, GREY, ORANGE, Scale, Side, beyond, legend, line, small, veil,

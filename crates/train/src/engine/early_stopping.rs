@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::state::{TrainState, is_better};
-use crate::plan::{EarlyStoppingPlan, Mode, Plan};
+use crate::plan::{EarlyStoppingPlan, Mode};
 
 /// Progress of early stopping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,20 +22,12 @@ impl EarlyStopping {
         let Some(&value) = metrics.get(&plan.monitor) else { return };
         let margin = if plan.mode == Mode::Min { plan.min_delta } else { -plan.min_delta };
         self.metric = Some(plan.monitor.clone());
-        let is_best = self.best.is_none_or(|best| is_better(plan.mode, value + margin, best));
+        let is_best = self.best.is_none_or(|best| plan.mode.is_better(value + margin, best));
         if value.is_finite() && is_best {
             (self.best, self.bad) = (Some(value), 0);
         } else {
             self.bad += 1;
         }
-    }
-}
-
-impl TrainState {
-    /// True if early stopping is out of patience: after `patience` evaluations without improvement,
-    /// counted as Lightning and transformers do.
-    pub fn is_stuck(&self, plan: &Plan) -> bool {
-        plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad >= early.patience)
     }
 }
 

@@ -3,8 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::engine::pass::{PassLoss, Passes, correct};
-use crate::engine::step::Step;
+use crate::engine::pass::{PassLoss, Passes, Step, correct};
 use crate::engine::vote::{PassReport, Totals};
 use crate::engine::{Engine, Error};
 use crate::event::Phase;

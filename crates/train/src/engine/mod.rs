@@ -44,7 +44,7 @@ pub use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
 pub use rank_stats::Clock;
 pub use scaler::Scaler;
-pub use state::{EpochSums, PendingEvaluation, SwaState, TrainState, is_better};
+pub use state::{EpochSums, PendingEvaluation, SwaState, TrainState};
 pub use step::{NextBatch, StepReport};
 pub use vote::exchange;
 

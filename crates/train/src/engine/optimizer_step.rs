@@ -7,8 +7,8 @@
 
 use rayon::prelude::*;
 
-use crate::engine::step::{ReducedStep, Step};
-use crate::engine::vote::Vote;
+use crate::engine::pass::Step;
+use crate::engine::vote::{ReducedStep, Vote};
 use crate::engine::{Engine, Error};
 use crate::event::Phase;
 use crate::nn::Param;

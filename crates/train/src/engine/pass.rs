@@ -7,13 +7,26 @@ use candle_core::{D, Device, Result, Tensor};
 use crate::data::Batch;
 use crate::data::sampler::MicroBatch;
 use crate::engine::batch_to_device::DeviceBatch;
+use crate::engine::rank_stats::Clock;
 use crate::engine::vote::PassReport;
 use crate::loss::{Loss, counted, rows};
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params, Track};
 use crate::ops::{BatchGroup, GradientSink, count_correct};
+use crate::optim::Rates;
 use crate::plan::{LossPlan, Plan};
 use crate::rng::{Key, Purpose};
+
+/// A step under way.
+pub(super) struct Step {
+    /// From 1.
+    pub(super) number: u64,
+    pub(super) rates: Rates,
+    pub(super) loss_scale: f64,
+    pub(super) started: Clock,
+    /// Seconds that the run had waited for data before the step.
+    pub(super) waited_before: f64,
+}
 
 /// Inputs that all passes of a step share, also between threads.
 #[derive(Clone, Copy)]

@@ -172,6 +172,12 @@ impl TrainState {
         Duration::try_from_secs_f64(self.seconds.unwrap_or(0.0)).unwrap_or_default()
     }
 
+    /// True if early stopping is out of patience: after `patience` evaluations without improvement,
+    /// counted as Lightning and transformers do.
+    pub fn is_stuck(&self, plan: &Plan) -> bool {
+        plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad >= early.patience)
+    }
+
     fn observe_plateau(&mut self, scheduler: &dyn Scheduler, better: Mode) {
         let watched = scheduler.monitor().and_then(|monitor| self.metrics.get(monitor));
         if let Some(&value) = watched {
@@ -196,15 +202,7 @@ impl Best {
     /// True if the value is strictly better than that of `other`, or equal with a smaller loss.
     pub(crate) fn is_better_than(&self, other: &Self, mode: Mode) -> bool {
         let has_smaller_loss = || self.loss.zip(other.loss).is_some_and(|(own, other)| own < other);
-        is_better(mode, self.value, other.value) || self.value == other.value && has_smaller_loss()
-    }
-}
-
-/// True if `value` is strictly better than `than`.
-pub fn is_better(mode: Mode, value: f64, than: f64) -> bool {
-    match mode {
-        Mode::Min => value < than,
-        Mode::Max => value > than,
+        mode.is_better(self.value, other.value) || self.value == other.value && has_smaller_loss()
     }
 }
 

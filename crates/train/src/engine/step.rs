@@ -3,13 +3,12 @@
 use crate::data::sampler::MicroBatch;
 use crate::data::{self, Batch};
 use crate::engine::optimizer_step::MeanGradient;
-use crate::engine::pass::{ForwardResult, PassInput, Passes};
+use crate::engine::pass::{ForwardResult, PassInput, Passes, Step};
 use crate::engine::rank_stats::RankReport;
 use crate::engine::straggler::Stragglers;
-use crate::engine::vote::{PassReport, Totals, Vote, exchange};
+use crate::engine::vote::{PassReport, ReducedStep, Totals, Vote, exchange};
 use crate::engine::{Clock, Engine, Error};
 use crate::event::{Phase, Stop};
-use crate::optim::Rates;
 
 /// Returns the batch of each pass of a step, in order.
 pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, data::Error>;
@@ -35,24 +34,6 @@ pub struct StepReport {
     pub samples: u64,
     /// The strongest request of any rank.
     pub stop_request: Option<Stop>,
-}
-
-/// A step under way.
-pub(super) struct Step {
-    /// From 1.
-    pub(super) number: u64,
-    pub(super) rates: Rates,
-    pub(super) loss_scale: f64,
-    started: Clock,
-    /// Seconds that the run had waited for data before the step.
-    waited_before: f64,
-}
-
-/// Votes and totals of a step, once gradients are reduced; equal on all ranks.
-pub(super) struct ReducedStep {
-    /// By rank.
-    pub(super) votes: Vec<Vote>,
-    pub(super) totals: Totals,
 }
 
 impl Engine {

@@ -100,6 +100,13 @@ pub(crate) struct Totals {
     pub(crate) unreadable: u64,
 }
 
+/// Votes and totals of a step, once gradients are reduced; equal on all ranks.
+pub(crate) struct ReducedStep {
+    /// By rank.
+    pub(crate) votes: Vec<Vote>,
+    pub(crate) totals: Totals,
+}
+
 impl Totals {
     pub(crate) fn over<'a>(passes: impl Iterator<Item = &'a PassReport>) -> Self {
         let mut passes: Vec<_> = passes.collect();

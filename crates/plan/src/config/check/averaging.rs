@@ -1,7 +1,7 @@
 //! Averages of the weights: what `[ema]`, `[swa]` and `[lookahead]` need, and that they exclude
 //! each other.
 
-use crate::config::check::Finding;
+use crate::config::check::finding::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::values::Interval;
 

@@ -1,6 +1,6 @@
 //! Keys that make sense alone but not together, those of one parameter group among them.
 
-use crate::config::check::Finding;
+use crate::config::check::finding::Finding;
 use crate::config::kind::{Capability, Modality, Spec};
 use crate::config::loaded::Loaded;
 use crate::config::schema::{Group, PrecisionChoice, Sampler};

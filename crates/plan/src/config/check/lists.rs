@@ -3,7 +3,8 @@
 
 use figment::value::{Dict, Value};
 
-use crate::config::check::{Finding, options};
+use crate::config::check::finding::Finding;
+use crate::config::check::options;
 use crate::config::extract::merged;
 use crate::config::keys::{dotted, path_of};
 use crate::config::kind::{FamilySpec, OptionConflict, OwnedList, Requirement, Spec};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::check::Finding;
+use crate::config::check::finding::Finding;
 use crate::config::hooks::{HookEvent, placeholders_in};
 use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
@@ -11,44 +11,12 @@ use crate::config::mirror::Mirror;
 use crate::config::schema::AUTO_BACKEND;
 use crate::config::suggest::closest;
 use crate::config::suggest::remedy;
+use crate::config::urls::{NO_URL, instead_of_url, is_hub_name, url_scheme};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_a_kind;
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
-
-/// The message for a URL where a path belongs.
-pub const NO_URL: &str = "is a URL, but must be a path";
-
-/// The scheme of a URL (`s3` of `s3://bucket/x.csv`); `None` if `text` is a path.
-pub fn url_scheme(text: &str) -> Option<&str> {
-    let (scheme, _) = text.trim_start().split_once("://")?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    let begins = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
-    (begins && scheme.chars().all(plain)).then_some(scheme)
-}
-
-/// Prefix of a name on the Hugging Face hub.
-pub const HUB: &str = "hf:";
-
-/// True of `hf:ORG/NAME/FILE`, a file on the Hugging Face hub, which is fetched before it is read.
-pub fn is_hub_name(text: &str) -> bool {
-    text.starts_with(HUB)
-}
-
-/// A remedy for a URL of this scheme: how to get its content as a file.
-pub fn instead_of_url(scheme: &str) -> String {
-    let how = match scheme.to_ascii_lowercase().as_str() {
-        "file" => return "write the path without `file://`".to_owned(),
-        "s3" | "s3a" | "s3n" => "`aws s3 cp`",
-        "gs" | "gcs" => "`gcloud storage cp`",
-        "az" | "abfs" | "abfss" | "wasb" | "wasbs" => "`azcopy copy`",
-        "http" | "https" | "ftp" => "`curl -O`",
-        "hdfs" => "`hdfs dfs -get`",
-        _ => return "copy it to a disk, or mount it, and write the path".to_owned(),
-    };
-    format!("copy it to a disk, such as with {how}, or mount it, and write the path")
-}
 
 /// The form of a tag, as a remedy.
 pub const TAG_FORM: &str =
@@ -197,7 +165,7 @@ pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Findin
         return None;
     }
     let (what, help) = not_a_kind(family, asked, names);
-    Some(Finding { help, ..Finding::new(BACKEND, what) })
+    Some(Finding::new(BACKEND, what).maybe_help(help))
 }
 
 /// Words in braces that an event has no value for: the shell would get them as they are.
@@ -256,60 +224,6 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
         path_finding(key, path?, is_written)
     };
     all.into_iter().filter_map(found).collect()
-}
-
-/// Files and folders that the experiment reads and that are not there. Not a rule: what a stored
-/// experiment names may be on another machine.
-pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut look = |key: String, path: &Path| {
-        // Which files a pattern names is seen where they are read.
-        let is_pattern = path.to_str().is_some_and(|text| text.contains('*'));
-        let place = if is_pattern { path.parent() } else { Some(path) };
-        let place = place.filter(|place| !place.as_os_str().is_empty());
-        if path_finding(&key, path, false).is_none() && place.is_some_and(|place| !place.exists()) {
-            let what = format!("`{}` does not exist", path.display());
-            let help = "check the path; relative ones start at the current folder";
-            found.push(Finding::new(key, what).help(help));
-        }
-    };
-    let experiment = &loaded.experiment;
-    // Without an ending it may be the name of a run.
-    if let Some(weights) = experiment.model.pretrained.as_deref()
-        && weights.extension().is_some()
-        && !weights.to_str().is_some_and(|text| text.contains(':'))
-    {
-        look("model.pretrained".to_owned(), weights);
-    }
-    for (key, path) in path_options(loaded, vocabulary) {
-        // These may be words, too: `char`, `chatml`.
-        let may_be_word = [".tokenizer", ".chat_template"].iter().any(|name| key.ends_with(name));
-        if !is_hub_name(path) && (!may_be_word || path.contains(['.', '/'])) {
-            look(key, Path::new(path));
-        }
-    }
-    found
-}
-
-/// Options of the chosen components that name a file or folder to read: their dotted keys and values.
-pub(crate) fn path_options<'a>(
-    loaded: &'a Loaded,
-    vocabulary: &Vocabulary,
-) -> Vec<(String, &'a str)> {
-    let mut paths = Vec::new();
-    for family in vocabulary.families() {
-        let table = family.table;
-        let name = loaded.word(&format!("{table}.name")).unwrap_or_default();
-        let Some((kind, options)) = family.kind(name).zip(loaded.experiment.options(table)) else {
-            continue;
-        };
-        for key in kind.keys.iter().filter(|key| key.is_path()) {
-            if let Some(path) = options.get(&key.name).and_then(|value| value.as_str()) {
-                paths.push((format!("{table}.{}", key.name), path));
-            }
-        }
-    }
-    paths
 }
 
 /// A finding about a URL where a path belongs; `None` if `text` is a path.

@@ -6,7 +6,8 @@ use std::path::Path;
 use figment::value::{Dict, Value};
 use serde_json::Value as Json;
 
-use crate::config::check::{Finding, names};
+use crate::config::check::finding::Finding;
+use crate::config::check::names;
 use crate::config::extract::merged;
 use crate::config::faults::{form_of, shape_of};
 use crate::config::kind::{FamilySpec, Key, OptionConflict, Requirement, Spec};
@@ -162,7 +163,7 @@ fn outside(key: &str, number: f64, written: &str, schema: &Json) -> Option<Findi
     };
     let help = schema[IF_ZERO].as_str().filter(|_| number == 0.0);
     let help = help.map(|help| help.replace("{key}", key));
-    Some(Finding { help, ..Finding::new(key, what) })
+    Some(Finding::new(key, what).maybe_help(help))
 }
 
 /// The reason why a list has too few or too many entries.

@@ -1,11 +1,12 @@
 //! Rules of held-back training samples: which keys go together, and with the data set.
 
-use crate::config::check::Finding;
 use crate::config::check::conflicts::kind_of_data;
+use crate::config::check::finding::Finding;
 use crate::config::kind::{BuiltinSplits, Spec};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::schema::Data;
+use crate::config::values::Interval;
 use crate::config::vocabulary::Vocabulary;
 
 /// All that is wrong with `data.val_fraction` and its like.
@@ -37,9 +38,29 @@ fn given(data: &Data) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
 }
 
+impl Loaded {
+    /// Removes the defaults of keys that another key overrules: they would be refused beside that
+    /// key in `resolved.toml`.
+    pub(crate) fn leave_out_overruled(&mut self, vocabulary: &Vocabulary) {
+        for key in overruled(self, vocabulary) {
+            self.experiment.data.options.remove(key);
+        }
+        // Without evaluations the training loss ranks checkpoints. Where a metric of the validation
+        // is given, that is refused.
+        let is_given = self.is_given("checkpoint.monitor");
+        let experiment = &mut self.experiment;
+        let monitor = &mut experiment.checkpoint.monitor;
+        let is_unknown =
+            experiment.validation.every == Interval::Never && monitor.starts_with("val/");
+        if is_unknown && !is_given {
+            "train/loss".clone_into(monitor);
+        }
+    }
+}
+
 /// Options of the data set that only have their defaults, where another key holds out what they
 /// would.
-pub(crate) fn overruled(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<&'static str> {
+fn overruled(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<&'static str> {
     let data = &loaded.experiment.data;
     let own = kind_of_data(loaded, vocabulary).and_then(Spec::own_parts);
     let Some(own) = own else { return Vec::new() };

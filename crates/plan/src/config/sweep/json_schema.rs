@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::json_schema::of_kind;
+use crate::config::kind::of_kind;
 use crate::config::kind::page;
 use crate::config::sweep::checks::RESERVED;
 use crate::config::sweep::file::DECLARED;
