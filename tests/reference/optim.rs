@@ -1,4 +1,5 @@
-//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`),
+//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`,
+//! `golden/schedules.py`),
 //! and the GPU's update against the CPU's.
 
 mod kernel;
@@ -6,9 +7,10 @@ mod kernel;
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
     self, Adafactor, Adagrad, Adam, AdamW, Adan, AdjustLr, Constant, CosineAnnealingLr,
-    ExponentialLr, Lamb, Lion, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, ParameterState,
-    ParameterUpdate, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr,
-    Update, clip_coefficient,
+    CosineRestarts, DecayType, ExponentialLr, InverseSqrt, Lamb, Linear, Lion, MultiStepLr, Muon,
+    NAdam, OneCycleLr, Optimizer, ParameterState, ParameterUpdate, Plateau, PolynomialLr, Rates,
+    ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update, WarmupStableDecay,
+    clip_coefficient,
 };
 use ddprun::plan::{AnnealStrategy, OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
@@ -387,6 +389,41 @@ fn schedules_give_pytorchs_learning_rates() {
     };
     check_schedule("onecycle_max.1_total20_pct.23_linear", &linear, (20, 0));
     assert!(rates(&linear, (20, 0), 0.1).iter().all(|rates| rates.momentum.is_none()));
+}
+
+/// Schedules of `golden/schedules.py`: 24 steps, `warmup` of them before the schedule, which begin
+/// where the recorded ones do.
+#[track_caller]
+fn check_recorded<K: Kind + Scheduler>(name: &str, scheduler: &K, warmup: u64) {
+    let golden: Value = serde_json::from_str(include_str!("../golden/schedules.json")).unwrap();
+    let schedule = optim::schedule(scheduler, 24 - warmup);
+    let recorded = numbers(&golden[name]);
+    let warmup_start_factor = recorded[0] / 0.1;
+    let plan = SchedulePlan { warmup_steps: warmup, warmup_start_factor, ..schedule };
+    let schedule = Schedule::new(scheduler, &plan, 0.1);
+    assert_eq!(recorded.len(), 25);
+    for (done, expected) in recorded.into_iter().enumerate() {
+        let Rates { lr, .. } = schedule.rates(done as u64, &Plateau::default());
+        assert!((lr - expected).abs() < 1e-12, "{name}, step {done}: {lr}, not {expected}");
+    }
+}
+
+#[test]
+fn schedules_to_the_end_of_the_run_are_those_of_pytorch_and_transformers() {
+    check_recorded("polynomial_2", &PolynomialLr { power: 2.0, eta_min: 0.0 }, 0);
+    check_recorded("restarts_5", &CosineRestarts { t_0: 5, t_mult: 1, eta_min: 0.01 }, 0);
+    check_recorded("restarts_3_2", &CosineRestarts { t_0: 3, t_mult: 2, eta_min: 0.0 }, 0);
+    check_recorded("linear_warmup", &Linear::default(), 4);
+    check_recorded("polynomial_.5_warmup", &PolynomialLr { power: 0.5, eta_min: 0.02 }, 4);
+    check_recorded("inverse_sqrt_warmup", &InverseSqrt::default(), 4);
+    check_recorded("inverse_sqrt_9_warmup", &InverseSqrt { timescale: Some(9) }, 4);
+    for (name, decay_type, eta_min) in [
+        ("wsd_linear_warmup", DecayType::Linear, 0.0),
+        ("wsd_cosine_warmup", DecayType::Cosine, 0.01),
+        ("wsd_1-sqrt_warmup", DecayType::OneMinusSqrt, 0.0),
+    ] {
+        check_recorded(name, &WarmupStableDecay { decay: 0.3, decay_type, eta_min }, 4);
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod lion;
 mod muon;
 mod nadam;
 mod optimizer;
+mod registered;
 mod rmsprop;
 mod scheduler;
 mod sgd;
@@ -47,9 +48,10 @@ pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
 pub use rmsprop::RmsProp;
 pub use scheduler::{
-    Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, OneCycleLr, Plateau,
-    Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr,
-    describe_schedule, schedule, scheduler_facts,
+    Constant, CosineAnnealingLr, CosineRestarts, DecayType, ExponentialLr, InverseSqrt, Linear,
+    MultiStepLr, NoamAnnealing, OneCycleLr, Plateau, PolynomialLr, Rates, ReduceLrOnPlateau,
+    Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, WarmupStableDecay, describe_schedule,
+    schedule, scheduler_facts,
 };
 pub use sgd::Sgd;
 pub use state::{NamedTensor, ParameterState};

@@ -5,11 +5,9 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::{
-    Adafactor, Adagrad, Adam, AdamW, Adan, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd,
-};
+use crate::optim::block::Block;
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
-use crate::registry::{Accepts, Family, Registered, Registry};
+use crate::registry::{Accepts, Family, Registry};
 
 /// An update rule for the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
@@ -91,24 +89,6 @@ impl<K: Kind + Optimizer> Accepts<K> for OptimizerFamily {
 
 /// Registry of update rules.
 pub type Optimizers = Registry<OptimizerFamily>;
-
-impl Registered for OptimizerFamily {
-    fn registered() -> Optimizers {
-        let mut all = Optimizers::empty();
-        all.add::<Sgd>();
-        all.add::<Adam>();
-        all.add::<AdamW>();
-        all.add::<RmsProp>();
-        all.add::<Lion>();
-        all.add::<Adagrad>();
-        all.add::<NAdam>();
-        all.add::<Lamb>();
-        all.add::<Adafactor>();
-        all.add::<Muon>();
-        all.add::<Adan>();
-        all
-    }
-}
 
 /// Properties of a rule that planning needs.
 pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {

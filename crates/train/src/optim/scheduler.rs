@@ -2,6 +2,7 @@
 //! has state that a resumed run needs. A step whose update is skipped (fp16) counts like any other.
 //! `plan::schedule` converts epochs to steps.
 
+mod annealing;
 mod decay;
 mod one_cycle;
 mod plateau;
@@ -10,9 +11,13 @@ use std::fmt::Debug;
 
 use crate::config::kind::{Choice, Kind};
 use crate::plan::{Mode, SchedulePlan, SchedulerFacts, Span, Unfit};
-use crate::registry::{Accepts, Family, Registered, Registry, Unbuildable};
+use crate::registry::{Accepts, Family, Registry, Unbuildable};
 
-pub use decay::{Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, StepLr};
+pub use annealing::{
+    CosineAnnealingLr, CosineRestarts, DecayType, InverseSqrt, Linear, PolynomialLr,
+    WarmupStableDecay,
+};
+pub use decay::{Constant, ExponentialLr, MultiStepLr, NoamAnnealing, StepLr};
 pub use one_cycle::OneCycleLr;
 pub use plateau::{Plateau, ReduceLrOnPlateau};
 
@@ -86,21 +91,6 @@ impl<K: Kind + Scheduler> Accepts<K> for SchedulerFamily {
 
 /// Registry of schedulers.
 pub type Schedulers = Registry<SchedulerFamily>;
-
-impl Registered for SchedulerFamily {
-    fn registered() -> Schedulers {
-        let mut all = Schedulers::empty();
-        all.add::<Constant>();
-        all.add::<StepLr>();
-        all.add::<MultiStepLr>();
-        all.add::<ExponentialLr>();
-        all.add::<CosineAnnealingLr>();
-        all.add::<OneCycleLr>();
-        all.add::<ReduceLrOnPlateau>();
-        all.add::<NoamAnnealing>();
-        all
-    }
-}
 
 /// Properties of a scheduler that planning needs.
 pub fn scheduler_facts(schedulers: &Schedulers, rule: &Choice) -> Result<SchedulerFacts, String> {

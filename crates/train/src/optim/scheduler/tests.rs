@@ -104,13 +104,18 @@ fn rates(plan: &Plan) -> Vec<Rates> {
     (0..=plan.length.total_steps).map(|done| schedule.rates(done, &Plateau::default())).collect()
 }
 
-const RULES: [&str; 8] = [
+const RULES: [&str; 13] = [
     "constant",
     "step",
     "multi_step scheduler.milestones=[0,1,3]",
     "exponential scheduler.gamma=0.5",
     "exponential scheduler.interval=step scheduler.gamma=30.0",
     "cosine",
+    "linear",
+    "polynomial scheduler.power=0.5",
+    "cosine_restarts scheduler.t_0=2 scheduler.t_mult=2",
+    "wsd scheduler.decay=0.4",
+    "inverse_sqrt scheduler.timescale=3",
     "one_cycle",
     "noam scheduler.d_model=4",
 ];
