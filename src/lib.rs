@@ -86,7 +86,7 @@ pub use ddprun_cluster as cluster;
 #[cfg(feature = "dashboard")]
 use ddprun_dashboard as dashboard;
 pub use ddprun_data as data;
-use ddprun_host::{failpoint, files, transport};
+use ddprun_host::{failpoint, files, http, transport};
 pub use ddprun_host::{memory, registry, user_error};
 use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};

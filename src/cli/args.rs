@@ -52,6 +52,9 @@ pub(crate) enum Verb {
     Eval(EvalArgs),
     /// Predict unlabelled files with a run's best checkpoint.
     Predict(PredictArgs),
+    /// Answer predictions of a run's best checkpoint over HTTP.
+    #[command(name = "serve-model")]
+    ServeModel(ServeModelArgs),
     /// Generate text or actions with a run's best checkpoint.
     Sample(SampleArgs),
     /// Search for hyperparameters: grid, random, TPE, pruning; or run a learning-rate range test.
@@ -409,6 +412,50 @@ pub(crate) struct ServeArgs {
     /// start makes a new one.
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun serve-model quickstart\n  \
+    curl --data-binary @cat.jpg 'http://127.0.0.1:8000/predict?name=cat.jpg'\n  \
+    curl -H 'Content-Type: application/json' -d '{\"bill_length_mm\": 39.1}' \
+    http://127.0.0.1:8000/predict")]
+pub(crate) struct ServeModelArgs {
+    /// Run folder, its name (or `run:NAME`), a unique prefix of its id, a sweep, or a checkpoint;
+    /// default: the newest run that has a checkpoint.
+    #[arg(value_name = "RUN | CHECKPOINT")]
+    pub(crate) word: Option<String>,
+    /// Port to listen on; 0 for any free port.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Address to listen on. One that other machines can reach requires `--allow-remote`.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Let other machines ask. Files and predictions cross the network unencrypted.
+    #[arg(long, alias = "allow_remote")]
+    pub(crate) allow_remote: bool,
+    /// File with the token that requests must send, as `Authorization: Bearer TOKEN` (see `ddprun
+    /// token`). Default: none.
+    #[arg(long, alias = "token_file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Answer the K most likely classes. Default: the probabilities of all classes if there are at
+    /// most 20, else the 5 most likely.
+    #[arg(long, alias = "top_k", value_name = "K")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) top: Option<u32>,
+    /// Files that are predicted at once; default: the batch size of the run's evaluations.
+    #[arg(long, alias = "batch_size", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_size: Option<u32>,
+    /// Largest body of a request.
+    #[arg(long, alias = "max_body", value_name = "MIB", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) max_body: u32,
+    /// Use the newest checkpoint instead of the best.
+    #[arg(long)]
+    pub(crate) latest: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,12 +1,12 @@
 //! The page of runs: `ddprun serve` and `ddprun report --html`.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cli::address::refuse_others;
 use crate::cli::answer;
 use crate::cli::args::ServeArgs;
 use crate::dashboard::{self, Error, Server};
@@ -51,12 +51,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
         let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
         return Err(ErrorPage::refused(what, help));
     }
-    if !is_own(host) && !allow_remote {
-        let what = format!("`--host {host}` lets other machines see your runs");
-        let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
-            `ssh -L 8430:127.0.0.1:8430 MACHINE`";
-        return Err(ErrorPage::refused(what, help));
-    }
+    refuse_others(host, *allow_remote, "your runs", *port)?;
     // Before anything else: Ctrl-C ends this quietly from now on.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
     let token = token_file.as_deref().map(read_token).transpose()?;
@@ -74,12 +69,6 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
     printed?;
     signals.forever().next();
     Ok(ExitCode::Ok)
-}
-
-/// True if only this machine can reach `host`.
-fn is_own(host: &str) -> bool {
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn not_served(error: &Error) -> ErrorPage {

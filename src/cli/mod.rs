@@ -24,6 +24,8 @@ mod evaluate;
 mod checkpoint;
 mod sample;
 mod predict;
+mod address;
+mod serve_model;
 mod train;
 mod sweep;
 #[cfg(feature = "dashboard")]

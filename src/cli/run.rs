@@ -17,7 +17,7 @@ use crate::cli::dashboard;
 use crate::cli::jobs;
 use crate::cli::{
     answer, check, checkpoint, doctor, evaluate, in_color, inspect, last_words, node_args, output,
-    predict, print_page, runs, sample, sweep, train, try_run, usage, verbatim,
+    predict, print_page, runs, sample, serve_model, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -128,6 +128,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Resume(resume)) => train::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
         Some(Verb::Predict(args)) => predict::predict(&args, kinds),
+        Some(Verb::ServeModel(args)) => serve_model::serve_model(&args, kinds),
         Some(Verb::Sample(args)) => sample::sample(&args, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),

@@ -19,7 +19,7 @@ use crate::user_error::{ErrorPage, ExitCode};
 const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
 
 /// Verbs of other programs, and the answer to each.
-const OTHER_VERBS: [(&[&str], &str); 16] = [
+const OTHER_VERBS: [(&[&str], &str); 17] = [
     (&["train", "run", "fit", "start"], "train with `ddprun EXPERIMENT.toml`"),
     (
         &["list", "runs", "ps", "status", "history"],
@@ -39,6 +39,7 @@ const OTHER_VERBS: [(&[&str], &str); 16] = [
         &["infer", "inference", "apply"],
         "predict files with `ddprun predict`, or generate text or actions with `ddprun sample`",
     ),
+    (&["serve_model", "deploy", "api"], "answer predictions over HTTP with `ddprun serve-model`"),
     (&["evaluate", "test", "validate"], "evaluate a run with `ddprun eval`"),
     (&["generate"], "generate text or actions with `ddprun sample`"),
     (&["continue", "restart"], "continue a run with `ddprun resume`"),

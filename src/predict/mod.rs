@@ -29,6 +29,8 @@ mod format;
 mod predictor;
 mod part_folder;
 mod job;
+mod request_body;
+mod service;
 
 pub use error::Error;
 pub(crate) use format::Format;
@@ -36,3 +38,4 @@ pub(crate) use job::{Job, Progress, run};
 pub use predictor::{Predictions, Predictor};
 pub(crate) use row::JobSummary;
 pub use row::{Column, ColumnType, Row, Value};
+pub(crate) use service::Service;

@@ -79,14 +79,33 @@ impl Predictor {
     /// table or text, and for each time step of a forecast. A row that cannot be read has an
     /// `error`.
     pub fn predict(&mut self, inputs: &[impl AsRef<Path>]) -> Result<Predictions, Error> {
+        self.rows(inputs, None)
+    }
+
+    /// [`Predictor::predict`] with the `top` most likely classes.
+    pub(crate) fn rows(
+        &mut self,
+        inputs: &[impl AsRef<Path>],
+        top: Option<usize>,
+    ) -> Result<Predictions, Error> {
         let paths: Vec<PathBuf> = inputs.iter().map(|path| path.as_ref().to_owned()).collect();
         let inputs = read(self.source.as_ref(), &self.plan, &paths, &self.transforms)?;
-        let form = Form::of(&self.plan, &inputs, None)?;
+        let form = Form::of(&self.plan, &inputs, top)?;
         let mut rows = Vec::new();
         for part in parts(&inputs, self.plan.val_batch_size.count()) {
             rows.extend(self.part(&inputs, part, &form)?);
         }
         Ok(Predictions { columns: form.columns, notes: inputs.notes, rows })
+    }
+
+    /// Why files of the run's data set cannot be predicted; `None` if they can.
+    pub(crate) fn unpredictable(&self) -> Option<Error> {
+        let request =
+            PredictionRequest { paths: &[], plan: &self.plan.data, transforms: &self.transforms };
+        match self.source.inputs(&request) {
+            Err(error @ crate::data::Error::NotPredicted { .. }) => Some(error.into()),
+            _ => None,
+        }
     }
 
     /// The plan of the run.

@@ -94,6 +94,12 @@ impl Row<'_> {
         let at = self.columns.iter().position(|column| column.name == name)?;
         self.values.get(at)
     }
+
+    /// The row as a JSON object, in the order of its columns.
+    pub(crate) fn to_json(self) -> serde_json::Map<String, serde_json::Value> {
+        let pairs = self.columns.iter().zip(self.values);
+        pairs.map(|(column, value)| (column.name.clone(), serde_json::json!(value))).collect()
+    }
 }
 
 impl Index<&str> for Row<'_> {

@@ -12,13 +12,14 @@ use crate::harness::running::until;
 
 /// For each verb its exit code, the words behind it, and the types of the objects that it prints;
 /// in the order in which they are tried.
-const LINES: [(&str, i32, &str, &[&str]); 29] = [
+const LINES: [(&str, i32, &str, &[&str]); 30] = [
     ("", 0, "small.toml", &["event"]),
     ("plan", 0, "small.toml", &["plan"]),
     ("check", 0, "small.toml ddprun.toml", &["checked"]),
     ("try", 0, "small.toml", &["tried", "try", "works"]),
     ("eval", 0, "small", &["evaluation"]),
     ("predict", 0, "small IMAGE", &["prediction", "predicted"]),
+    ("serve-model", 0, "small --port 0", &["service"]),
     ("sample", 2, "small", &["error"]),
     ("checkpoint verify", 0, "small", &["checkpoint"]),
     ("checkpoint show", 0, "small", &["checkpoint"]),
@@ -105,7 +106,7 @@ fn every_verb_answers_in_json() {
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let stdout = match verb {
-            "serve" => served(&lab, &words),
+            "serve" | "serve-model" => served(&lab, &words),
             _ => lab.run_to(code, &words).stdout,
         };
         let objects = objects(&stdout);

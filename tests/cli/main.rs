@@ -60,6 +60,7 @@ mod resume;
 mod same_bits;
 mod same_run;
 mod scraped;
+mod served_model;
 mod shared_sweeps;
 mod sharded;
 mod slurm;

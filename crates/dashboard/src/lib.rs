@@ -31,7 +31,7 @@
 //! `series` by metric and `details` by run.
 #![expect(missing_docs, reason = "an error's operands say their names")]
 
-use ddprun_host::{files, transport};
+use ddprun_host::{files, http, transport};
 use ddprun_plan::plan;
 use ddprun_run::{launch, record, report, runs, sweep};
 use ddprun_train::event;
@@ -40,7 +40,6 @@ use train_numbers::units;
 #[path = "../../run/src/record/example_events.rs"]
 #[expect(dead_code, reason = "the page shows fewer events than the log has")]
 mod example_events;
-mod http;
 mod access;
 mod curve;
 mod metrics_file;

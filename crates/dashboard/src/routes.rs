@@ -21,6 +21,9 @@ const FORBIDDEN: &str = "403 Forbidden";
 
 /// Refuses those who may not see the page, and lets in who has the token.
 pub(crate) fn admission(access: &Access, request: &Request) -> Option<Response> {
+    if request.method != "GET" {
+        return Some(Response::refused("405 Method Not Allowed", "only GET"));
+    }
     if !access.is_ours(request) {
         return Some(Response::refused(FORBIDDEN, "this name is not one of this machine's"));
     }

@@ -280,7 +280,7 @@ impl Drop for Open<'_> {
 
 fn converse(stream: &mut TcpStream, shared: &Shared, number: u64) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let request = match http::read(stream)? {
+    let request = match http::read(stream, 0)? {
         Ok(request) => request,
         Err(refusal) => return refusal.send(stream),
     };

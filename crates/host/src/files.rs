@@ -379,6 +379,16 @@ pub fn create_scratch_folder(path: &Path) -> Result<PathBuf, Error> {
     Ok(scratch)
 }
 
+/// Writes a new file into a scratch folder, which nobody needs after this process: it is not synced.
+///
+/// # Errors
+///
+/// It exists, or cannot be written.
+pub fn write_scratch(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let written = File::create_new(path).and_then(|mut file| file.write_all(bytes));
+    written.map_err(Error::io("write", path))
+}
+
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that
 /// had made way for one that never came has its name again. Those of a process that still runs
 /// stay. Call it while holding the run's lock, before anything is written.

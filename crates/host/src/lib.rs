@@ -12,4 +12,5 @@ pub mod registry;
 pub mod memory;
 pub mod child_process;
 pub mod files;
+pub mod http;
 pub mod transport;
