@@ -319,7 +319,21 @@ pub(crate) struct PredictArgs {
     /// finished parts are kept in FILE.parts; the same command continues.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Output the K most likely classes. Default: the probabilities of all classes if there are at
+    /// Ranks on this machine, each with a copy of the model; predictions stay the same.
+    #[arg(long, alias = "nproc_per_node", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nproc_per_node: u32,
+    /// Replace FILE, and discard unfinished parts of other predictions.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// What a model predicts with.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ModelArgs {
+    /// Answer the K most likely classes. Default: the probabilities of all classes if there are at
     /// most 20, else the 5 most likely.
     #[arg(long, alias = "top_k", value_name = "K")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -328,19 +342,12 @@ pub(crate) struct PredictArgs {
     #[arg(long, alias = "batch_size", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: Option<u32>,
-    /// Ranks on this machine, each with a copy of the model; predictions stay the same.
-    #[arg(long, alias = "nproc_per_node", value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) nproc_per_node: u32,
     /// Use the newest checkpoint instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
     /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Replace FILE, and discard unfinished parts of other predictions.
-    #[arg(long)]
-    pub(crate) overwrite: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -437,25 +444,12 @@ pub(crate) struct ServeModelArgs {
     /// token`). Default: none.
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Answer the K most likely classes. Default: the probabilities of all classes if there are at
-    /// most 20, else the 5 most likely.
-    #[arg(long, alias = "top_k", value_name = "K")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) top: Option<u32>,
-    /// Files that are predicted at once; default: the batch size of the run's evaluations.
-    #[arg(long, alias = "batch_size", value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) batch_size: Option<u32>,
     /// Largest body of a request.
     #[arg(long, alias = "max_body", value_name = "MIB", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) max_body: u32,
-    /// Use the newest checkpoint instead of the best.
-    #[arg(long)]
-    pub(crate) latest: bool,
-    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
-    #[arg(long)]
-    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -25,9 +25,9 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, Err
     let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split_inputs(&args.words)?;
-    let chosen = choose_checkpoint(run, args.latest, args.strict)?;
+    let chosen = choose_checkpoint(run, args.model.latest, args.model.strict)?;
     let mut plan = chosen.run()?.plan.clone();
-    if let Some(size) = args.batch_size.and_then(BatchSize::new) {
+    if let Some(size) = args.model.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;
     }
     // Looking for the run may have led elsewhere.
@@ -42,7 +42,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, Err
         paths: &paths,
         ranks: args.nproc_per_node as usize,
         launched: launched.as_ref(),
-        top: args.top.map(|k| k as usize),
+        top: args.model.top.map(|k| k as usize),
         out: out.as_deref().map(|path| (path, args.overwrite)),
         form: if is_json() { Format::Jsonl } else { Format::Csv },
     };

@@ -20,14 +20,14 @@ use crate::user_error::{ErrorPage, ExitCode};
 
 /// Loads the model and answers until Ctrl-C.
 pub(crate) fn serve_model(args: &ServeModelArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
-    let ServeModelArgs { word, host, port, .. } = args;
+    let ServeModelArgs { word, host, port, model: choice, .. } = args;
     refuse_others(host, args.allow_remote, "the predictions", *port)?;
     let token = args.token_file.as_deref().map(read_token).transpose()?;
     let token = token.map(|key| token_text(&key).trim().to_owned());
-    let chosen = choose_checkpoint(word.as_deref(), args.latest, args.strict)?;
+    let chosen = choose_checkpoint(word.as_deref(), choice.latest, choice.strict)?;
     let run = chosen.run()?;
     let mut plan = run.plan.clone();
-    if let Some(size) = args.batch_size.and_then(BatchSize::new) {
+    if let Some(size) = choice.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;
     }
     let step = chosen.opened.state.step;
@@ -53,7 +53,7 @@ pub(crate) fn serve_model(args: &ServeModelArgs, kinds: &Kinds) -> Result<ExitCo
     to_stderr(&format!("the checkpoint of step {step}; try:"));
     to_stderr(&format!("  curl --data-binary @FILE '{url}/predict?name=FILE'"));
     to_stderr("press Ctrl-C to stop");
-    let top = args.top.map(|k| k as usize);
+    let top = choice.top.map(|k| k as usize);
     service.run(&mut model, top, |stopper| {
         thread::spawn(move || {
             signals.forever().next();
