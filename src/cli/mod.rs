@@ -26,6 +26,7 @@ mod sample;
 mod predict;
 mod train;
 mod sweep;
+mod ask_tell;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod inspect;
