@@ -110,7 +110,7 @@ impl Typical {
 impl Contrast {
     /// The table for the terminal.
     pub fn page(&self) -> String {
-        let head = ["parameter", "importance", "best trial", "best tenth", "others"];
+        let head = ["parameter", "importance", "best", "best tenth", "others"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         rows.extend(self.rows.iter().map(|row| {
             let best = row.best.as_ref().map(|value| cut(&hyperparameter(value), MAX_CELL));
@@ -182,7 +182,7 @@ mod tests {
         let Typical::Numbers { least, largest, .. } = found.rows[0].values.0 else { panic!() };
         assert!(least > 0.4 && largest < 0.6, "{least} {largest}");
         insta::assert_snapshot!(found.page());
-        assert!(found.line().starts_with("importance: optimizer.lr 9"), "{}", found.line());
+        assert!(found.line().starts_with("importance: optimizer.lr "), "{}", found.line());
         assert_eq!(found.json()["parameters"][1]["best_tenth"]["most"], "adamw");
         assert_eq!(contrast(&search, &ranking, &trials[..1]), None);
     }

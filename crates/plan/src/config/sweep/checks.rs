@@ -131,7 +131,7 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str, values: &[&Json]) 
         return;
     }
     if in_list {
-        let help = format!("name an entry, such as `{}`", in_first_entry(key, &known));
+        let help = format!("name a key of an entry, such as `{key}[0].name`, or list whole lists");
         reader.wrong_help(path, "belongs to a list", help);
         return;
     }
@@ -157,16 +157,6 @@ fn all_are(values: &[&Json], is_such: fn(&Json) -> bool) -> bool {
 fn sets_key(value: &Json, key: &str, inner: &str) -> bool {
     let rest = inner[key.len()..].trim_start_matches('.');
     rest.split('.').try_fold(value, |value, part| value.get(part)).is_some()
-}
-
-/// `data.transforms.train[0].size` for `data.transforms.train.size`.
-fn in_first_entry(key: &str, known: &[String]) -> String {
-    let is_list = |list: &&str| !known.iter().any(|name| name == list);
-    let list = key.match_indices('.').map(|(at, _)| &key[..at]).rfind(is_list);
-    match list {
-        Some(list) => format!("{list}[0]{}", &key[list.len()..]),
-        None => format!("{key}[0]"),
-    }
 }
 
 fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {

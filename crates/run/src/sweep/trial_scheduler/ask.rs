@@ -76,7 +76,7 @@ pub fn ask(
     match &story {
         None => journal.opened(&subject)?,
         Some(story) if !subject.is_recorded_in(&story.subject) => {
-            journal.extended(&subject, None)?
+            journal.extended(&subject, None)?;
         }
         Some(_) => {}
     }

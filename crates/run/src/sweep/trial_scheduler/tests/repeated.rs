@@ -29,7 +29,7 @@ fn a_grid_repeats_only_what_may_still_be_the_best() {
     let (ended, trials) = lab.run(&fake);
     assert_eq!(ended, SweepEnd::Done { failed: 0 });
     // All settings once, then the best, and the second until it is known that it cannot win.
-    let seeds = [(0.5, 42), (0.25, 42), (0.75, 42), (0.25, 43), (0.25, 44), (0.5, 43)];
+    let seeds = [(0.5, 0), (0.25, 0), (0.75, 0), (0.25, 1), (0.25, 2), (0.5, 1)];
     assert_eq!(told(&trials), seeds);
     assert_eq!(lab.run(&fake).1, trials, "the same command again has nothing to do");
     let best = best(&trials, Mode::Min).unwrap();
@@ -45,7 +45,7 @@ fn a_grid_repeats_only_what_may_still_be_the_best() {
 
 #[test]
 fn a_sweep_with_repeats_that_is_stopped_anywhere_ends_as_an_undisturbed_one() {
-    for method in ["random", "tpe", "gp", "grid"] {
+    for method in ["random", "tpe", "grid"] {
         let lab = || {
             let mut lab = SweepFixture::new(method, 16);
             lab.sweep.search.repeats = Some(2);
@@ -64,7 +64,7 @@ fn a_sweep_with_repeats_that_is_stopped_anywhere_ends_as_an_undisturbed_one() {
             }
         };
         assert_eq!(told(&found), told(&expected), "{method}");
-        let both = BTreeSet::from([42, 43]);
+        let both = BTreeSet::from([0, 1]);
         let seeds: BTreeSet<i64> = told(&found).into_iter().map(|(_, seed)| seed).collect();
         assert_eq!(seeds, both);
     }
@@ -83,7 +83,7 @@ fn a_sweep_that_had_no_repeats_goes_on_with_them() {
     let rate = |trial: &Trial| trial.value(Mode::Min).unwrap();
     let best = first.iter().min_by(|a, b| rate(a).total_cmp(&rate(b))).unwrap();
     assert_eq!(story.trials[..3], first);
-    assert_eq!(told(&story.trials[3..4])[0], (best.values[0].1.as_f64().unwrap(), 43));
+    assert_eq!(told(&story.trials[3..4])[0], (best.values[0].1.as_f64().unwrap(), 1));
 }
 
 #[test]
