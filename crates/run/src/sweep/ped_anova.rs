@@ -177,7 +177,8 @@ impl Density {
     }
 }
 
-/// The width of bumps by Scott's rule (1992), with the spread of the middle half where that is less.
+/// The width of bumps by Scott's rule (1992), with the spread of the middle half where that is
+/// less.
 fn scott(counts: &[(usize, f64)], n: f64) -> f64 {
     /// A bump has nine tenths of its mass in its own cell of the grid.
     const NARROWEST: f64 = 0.5 / 1.64;

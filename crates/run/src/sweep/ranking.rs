@@ -48,8 +48,9 @@ impl Ranking {
     }
 
     /// Trials, best first: finished ones by their value, or the mean over the folds and seeds of
-    /// their setting, before which no single result comes; then pruned ones by their training, and with them finished ones that were
-    /// shorter and worse; then diverged ones; among equals the earlier one.
+    /// their setting, before which no single result comes; then pruned ones by their training, and
+    /// with them finished ones that were shorter and worse; then diverged ones; among equals the
+    /// earlier one.
     pub fn ranked<'a>(&self, trials: &'a [Trial]) -> Vec<&'a Trial> {
         let standings = Standings::of(trials, self.goal);
         let key = |trial: &Trial| {

@@ -68,7 +68,8 @@ fn time_of(trial: &Trial) -> Option<String> {
     is_known.then(|| duration(trial.seconds))
 }
 
-/// Mean, its standard error and the spread of what trials reached that differ in their fold or seed alone.
+/// Mean, its standard error and the spread of what trials reached that differ in their fold or seed
+/// alone.
 fn repeated(subject: &SweepSpec, trials: &[Trial]) -> String {
     let found = repeats(trials, subject.goal);
     let Some(first) = found.first() else { return String::new() };

@@ -105,13 +105,13 @@ table! {
         pub(crate) constraints: Option<Json>,
         /// The search space: keys of the experiment, each with a list of values, or a table with
         /// `values`, or with a `distribution` (`"uniform"`, `"log_uniform"`, `"int_uniform"`,
-        /// `"int_log_uniform"` or `"q_uniform"`) and its `min`, `max` and, for `q_uniform`, `q`. Keys
-        /// may be in lists (`"data.transforms.train[0].size"`), and values may be whole tables
-        /// (`"optimizer" = [{ name = "sgd", lr = 0.1 }, { name = "adamw" }]`). `when`: this parameter
-        /// is active only while other parameters, or keys of the base, have these values. `"off"` as
-        /// a value: the key is not set.
-        /// `data.fold`, `data.split_seed`, `experiment.seed`: each setting is trained with all of
-        /// their values, and compared by its mean.
+        /// `"int_log_uniform"` or `"q_uniform"`) and its `min`, `max` and, for `q_uniform`, `q`.
+        /// Keys may be in lists (`"data.transforms.train[0].size"`), and values may be whole
+        /// tables (`"optimizer" = [{ name = "sgd", lr = 0.1 }, { name = "adamw" }]`). `when`: this
+        /// parameter is active only while other parameters, or keys of the base, have these
+        /// values. `"off"` as a value: the key is not set. `data.fold`, `data.split_seed`,
+        /// `experiment.seed`: each setting is trained with all of their values, and compared by
+        /// its mean.
         #[schemars(extend("examples" = [{ "optimizer.lr": [0.1, 0.01] }]))]
         pub(crate) parameters: Option<Json>,
         /// For the method `list`: the trials, each a table of keys that begins with

@@ -340,8 +340,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Draws the values of the trial `number` after `trials`, the earlier ones among them, whose settings are `tried`; `None` if
-    /// nothing is left.
+    /// Draws the values of the trial `number` after `trials`, the earlier ones among them, whose
+    /// settings are `tried`; `None` if nothing is left.
     pub(super) fn draw(
         &self,
         number: u32,
