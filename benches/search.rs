@@ -208,6 +208,7 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
         constraints: Vec::new(),
         list: Vec::new(),
         start: Vec::new(),
+        repeats: None,
         pruner: Choice::of(&NoPruner {}),
         devices_per_trial: 1,
     };

@@ -214,10 +214,15 @@ const WRONG_SWEEPS: [&str; 19] = [
 ];
 
 /// Keys of `[sweep]` that are right.
-const RIGHT_SWEEPS: [&str; 8] = [
+const RIGHT_SWEEPS: [&str; 12] = [
     "method = \"random\"\ntrials = 3\npruner = \"median\"",
     "method = \"tpe\"\ntrials = 3\n[sweep.pruner]\nname = \"asha\"\nmin_resource = \"20 steps\"",
     "constraints = \"optimizer.lr < 1\"\nconcurrent_trials = 2",
+    "repeats = 3\npatience = 20",
+    "[sweep.parameters]\n\"optimizer\" = [{ name = \"sgd\", lr = 0.1 }, { name = \"adamw\" }]",
+    "[sweep.parameters]\n\"data.transforms.train[0].size\" = [24, 32]",
+    "[sweep.parameters.\"train.global_batch_size\"]\ndistribution = \"int_log_uniform\"\nmin = 8\n\
+     max = 64\nwhen = { \"model.name\" = \"resnet8\" }",
     "method = \"lr_range\"\nlr_range = { min = 1e-5, max = 10, steps = 100 }",
     "method = \"list\"\n[[sweep.list]]\noptimizer.lr = 0.1\n[[sweep.list]]\n\"optimizer.lr\" = 1",
     "[sweep.parameters.train.global_batch_size]\nvalues = [64, 128]",
@@ -244,7 +249,7 @@ const SWEEP_RULES: [(&str, &str); 10] = [
     ),
     (
         "conditions on unknown parameters",
-        "[sweep.parameters.\"optimizer.lr\"]\nvalues = [0.1]\nwhen = { \"optimizer.name\" = \"sgd\" }",
+        "[sweep.parameters.\"optimizer.lr\"]\nvalues = [0.1]\nwhen = { \"optimizer.nam\" = \"sgd\" }",
     ),
     (
         "entries of a key that are active at the same time",

@@ -204,7 +204,11 @@ pub(crate) struct CheckArgs {
 #[command(after_help = "Examples:\n  ddprun sweep experiments/sweep_quickstart.toml\n  \
     ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01\n  \
     ddprun sweep --status logs/sweep_quickstart")]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct SweepArgs {
+    #[command(subcommand)]
+    pub(crate) step: Option<SweepStep>,
     /// Sweep file, or an experiment file followed by search spaces.
     #[arg(required_unless_present = "status")]
     pub(crate) file: Option<PathBuf>,
@@ -222,10 +226,62 @@ pub(crate) struct SweepArgs {
     /// Share the trials with all machines that run this command in the same folder.
     #[arg(long, conflicts_with = "retry_failed")]
     pub(crate) share: bool,
+    /// Start from the results of another sweep or of a run, as if this sweep had trained them: they
+    /// must be of the same experiment but for the parameters. May be given several times.
+    #[arg(long, value_name = "SWEEP | RUN")]
+    pub(crate) from: Vec<String>,
     /// Show the state of the sweep in this folder without running it.
     #[arg(long, value_name = "FOLDER")]
-    #[arg(conflicts_with_all = ["file", "extend", "retry_failed", "share"])]
+    #[arg(conflicts_with_all = ["file", "extend", "retry_failed", "share", "from"])]
     pub(crate) status: Option<PathBuf>,
+}
+
+/// A step of a sweep whose trials another program trains.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SweepStep {
+    /// Add a trial and print its number and values, for a program that trains it itself.
+    Ask(AskArgs),
+    /// Record the result of a trial that another program has trained.
+    Tell(TellArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Examples:\n  ddprun sweep ask experiments/sweep_quickstart.toml --json\n  \
+    ddprun sweep ask experiments/quickstart.toml optimizer.lr=0.1,0.05 sweep.method=random \
+    sweep.trials=2 --with optimizer.lr=0.05"
+)]
+pub(crate) struct AskArgs {
+    /// Sweep file, or an experiment file followed by search spaces.
+    pub(crate) file: PathBuf,
+    /// Search spaces, overrides for all trials, and sweep keys, as for `ddprun sweep`.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// Value of a parameter in this trial, instead of those that the method proposes; what is left
+    /// out keeps the base's value. May be given several times.
+    #[arg(long = "with", value_name = "KEY=VALUE")]
+    pub(crate) own: Vec<String>,
+    /// Continue with a changed search space or method.
+    #[arg(long)]
+    pub(crate) extend: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun sweep tell sweep_quickstart 3 0.9425\n  \
+    ddprun sweep tell sweep_quickstart 4 --failed \"out of memory\"")]
+pub(crate) struct TellArgs {
+    /// Folder of the sweep, or its name.
+    #[arg(value_name = "SWEEP")]
+    pub(crate) sweep: PathBuf,
+    /// Number of the trial.
+    #[arg(value_name = "TRIAL", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) trial: u32,
+    /// The sweep's metric at the end of the trial; `nan` if it diverged.
+    #[arg(value_name = "VALUE", required_unless_present = "failed", allow_hyphen_values = true)]
+    pub(crate) value: Option<f64>,
+    /// The trial failed, for this reason.
+    #[arg(long, value_name = "REASON", conflicts_with = "value")]
+    pub(crate) failed: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]

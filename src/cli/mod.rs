@@ -28,6 +28,7 @@ mod address;
 mod serve_model;
 mod train;
 mod sweep;
+mod ask_tell;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod inspect;

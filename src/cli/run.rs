@@ -10,14 +10,15 @@ use std::sync::atomic::AtomicBool;
 use clap::{CommandFactory, FromArgMatches};
 use serde_json::json;
 
-use crate::cli::args::{Args, InitArgs, Verb};
+use crate::cli::args::{Args, InitArgs, SweepArgs, Verb};
 #[cfg(feature = "dashboard")]
 use crate::cli::dashboard;
 #[cfg(feature = "clusters")]
 use crate::cli::jobs;
 use crate::cli::{
-    answer, check, checkpoint, doctor, evaluate, in_color, inspect, last_words, node_args, output,
-    predict, print_page, runs, sample, serve_model, sweep, train, try_run, usage, verbatim,
+    answer, ask_tell, check, checkpoint, doctor, evaluate, in_color, inspect, last_words,
+    node_args, output, predict, print_page, runs, sample, serve_model, sweep, train, try_run,
+    usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -130,6 +131,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Predict(args)) => predict::predict(&args, kinds),
         Some(Verb::ServeModel(args)) => serve_model::serve_model(&args, kinds),
         Some(Verb::Sample(args)) => sample::sample(&args, kinds),
+        Some(Verb::Sweep(SweepArgs { step: Some(step), .. })) => ask_tell::step(&step, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Ls(args)) => runs::ls(&args, kinds),

@@ -28,8 +28,9 @@ pub(crate) struct LsArgs {
 #[command(after_help = "Examples:\n  ddprun compare 20261123-0207 20261123-0311\n  \
     ddprun compare quickstart resnet --out curves.png")]
 pub(crate) struct CompareArgs {
-    /// Two or more runs: folders, names, or unique prefixes of ids.
-    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    /// Two or more runs: folders, names, or unique prefixes of ids. Or one sweep: what sets its
+    /// best trials apart.
+    #[arg(required = true, num_args = 1.., value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     /// File for the picture of all curves. Default: `compare.png` in the first run's folder.
     #[arg(long, value_name = "FILE")]

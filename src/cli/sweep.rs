@@ -13,7 +13,9 @@ use crate::launch::rank_env::ExternalRank;
 use crate::launch::{self, Role};
 use crate::record::{print_error, screen, to_stderr};
 use crate::runs::{self, find_range_test, find_sweep};
-use crate::session::{TrialRunner, VISIBLE_GPUS, gpus, load_sweep, number_sweep, one_run};
+use crate::session::{
+    TrialRunner, VISIBLE_GPUS, earlier_results, gpus, load_sweep, number_sweep, one_run,
+};
 use crate::sweep::{self, JournalState, Machine, State, SweepEnd, SweepRequest, Trial};
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -35,6 +37,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
             sweep.name
         ));
     }
+    let earlier = earlier_results(&args.from, &sweep, &base, kinds)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let order = SweepRequest {
         sweep: &sweep,
@@ -45,6 +48,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         deadline: sweep.time.map(|time| Instant::now() + time),
         extend: args.extend,
         retry_failed: args.retry_failed,
+        earlier: &earlier,
         screen: screen(),
     };
     let visible = std::env::var_os(VISIBLE_GPUS).map(|names| names.to_string_lossy().into_owned());
@@ -53,6 +57,10 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
     let ended = if let Some(range) = method.range_test() {
         if args.share {
             return Err(one_run());
+        }
+        if !args.from.is_empty() {
+            let what = "a learning-rate range test starts from no earlier results";
+            return Err(ErrorPage::refused(what, "leave out `--from`"));
         }
         let (ended, found) = sweep::run_range_test(&order, range, &trainer)?;
         trainer.end_stream();
@@ -93,6 +101,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         SweepEnd::Done { failed: 0 }
         | SweepEnd::Extended
         | SweepEnd::Reached
+        | SweepEnd::NoneBetter
         | SweepEnd::OutOfTime => ExitCode::Ok,
         SweepEnd::Done { .. } | SweepEnd::TooManyFailures => ExitCode::Expectation,
         SweepEnd::Stopped { interrupted: true } => ExitCode::Interrupted,
@@ -147,6 +156,11 @@ fn print_end(ended: SweepEnd, folder: &Path, story: &JournalState, is_shared: bo
             to_stderr("`sweep.time` is over; run the same command to continue");
         }
         SweepEnd::Reached => to_stderr("the sweep ends, as a trial has reached `sweep.until`"),
+        SweepEnd::NoneBetter => {
+            to_stderr(
+                "the sweep ends, as `sweep.patience` settings in a row brought nothing better",
+            );
+        }
         SweepEnd::Done { .. } | SweepEnd::Extended => {}
     }
     if let Some(advice) = advice(&story.trials, retry) {
@@ -182,7 +196,7 @@ pub(crate) fn show_status(folder: &Path, kinds: &Kinds) -> Result<ExitCode, Erro
 }
 
 /// The refusal of an unknown sweep, with what may have been meant.
-fn no_sweep(word: &Path) -> ErrorPage {
+pub(crate) fn no_sweep(word: &Path) -> ErrorPage {
     let error = sweep::Error::NoSweep { folder: word.to_owned() };
     let name = word.to_string_lossy();
     let help = if runs::named_run(Some(&name)).is_ok() {

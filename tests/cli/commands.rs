@@ -12,8 +12,8 @@ use image::{Rgb, RgbImage};
 use crate::docs::{Documented, blocks, documented, project, read};
 use crate::harness::lab::{Lab, children};
 
-/// Commands that only a job, another run or a browser gives a meaning.
-const PARSED: [&str; 4] = ["serve", "cancel", "sample", "logs -f 4711"];
+/// Commands that only a job, another run, more trials or a browser gives a meaning.
+const PARSED: [&str; 5] = ["serve", "cancel", "sample", "logs -f 4711", "compare sweep_quickstart"];
 
 /// What makes a run of the quickstart take a second.
 const TINY: [&str; 6] = [
@@ -84,7 +84,8 @@ fn adapted(lab: &Lab, command: &Documented) -> Option<Vec<String>> {
         _ => word.clone(),
     };
     let mut words: Vec<String> = command.words.iter().map(own).collect();
-    if let Some(at) = words.iter().position(|word| word == "--from") {
+    let from = words.iter().position(|word| word == "--from");
+    if let Some(at) = from.filter(|_| words[0] == "resume") {
         match words[at + 1].as_str() {
             "rclone" => words.splice(at + 1.., ["cp -a mirror/. {folder}".to_owned()]),
             _ => words.splice(at + 1..=at + 1, ["mirror".to_owned()]),
@@ -133,10 +134,11 @@ fn every_command_of_the_pages_that_needs_no_training_runs() {
         if is_training || has_place || words[0].starts_with('-') || words[0].contains('=') {
             continue;
         }
-        if words[0] == "sweep" && !words.contains(&"--status".to_owned()) {
+        let is_whole = words[0] == "sweep" && !["--status", "ask", "tell"].contains(&&*words[1]);
+        if is_whole {
             let file = lab.path(&words[1]);
-            let words: Vec<String> =
-                words[2..].iter().filter(|word| !word.starts_with("--")).cloned().collect();
+            let own = words[2..].iter().take_while(|word| *word != "--from");
+            let words: Vec<String> = own.filter(|word| !word.starts_with("--")).cloned().collect();
             if let Err(problems) = config::sweep::load(&file, &words, &vocabulary) {
                 panic!("{command:?}:\n{}", problems.page(false, 100));
             }

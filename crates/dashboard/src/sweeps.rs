@@ -97,7 +97,8 @@ fn prefix(id: &str) -> String {
 fn parameters(search: &Value) -> Vec<ParameterView> {
     let all = search.get("parameters").and_then(Value::as_array);
     let view = |parameter: &Value| {
-        let log = parameter.get("distribution").is_some_and(|it| it == "log_uniform");
+        let distribution = parameter.get("distribution").and_then(Value::as_str);
+        let log = distribution.is_some_and(|name| name.ends_with("log_uniform"));
         Some(ParameterView { key: parameter.get("key")?.as_str()?.to_owned(), log })
     };
     all.into_iter().flatten().filter_map(view).collect()

@@ -12,7 +12,8 @@ use crate::kinds::Kinds;
 use crate::record::text::{cut, metric, shortened};
 use crate::record::{is_json, to_stderr};
 use crate::report;
-use crate::runs::{Comparison, LastAndBest, Rows, Summary, distinct_runs};
+use crate::runs::{Comparison, LastAndBest, Rows, Summary, distinct_runs, find_sweep, named_run};
+use crate::sweep;
 use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// Name of the picture in the first run's folder.
@@ -25,6 +26,9 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, Err
     if let Some(out) = &args.out {
         refuse_name(out)?;
         refuse_existing(out, args.overwrite)?;
+    }
+    if let [word] = &args.runs[..] {
+        return compare_trials(word, args, kinds);
     }
     let folders = distinct_runs(&args.runs)?;
     let compared = Comparison::read(&folders, &kinds.vocabulary());
@@ -43,6 +47,25 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, Err
         to_stderr(&format!("curves: {}", path.display()));
     }
     Ok(code)
+}
+
+/// `ddprun compare SWEEP`: the parameters by which its best trials differ from the others.
+fn compare_trials(word: &str, args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let Some(folder) = find_sweep(Path::new(word)) else {
+        named_run(Some(word))?;
+        let what = format!("`{word}` is one run: there is nothing to compare it with");
+        return Err(ErrorPage::refused(what, "name another run, too; `ddprun ls` lists them"));
+    };
+    if args.out.is_some() {
+        let help = "leave out `--out`: the pictures of a sweep are in its folder";
+        return Err(ErrorPage::refused("the trials of a sweep are compared by a table", help));
+    }
+    let status = sweep::status(&folder)?;
+    let Some(contrast) = status.contrast(&kinds.pruners) else {
+        let what = format!("`{}` has too few trials that have ended and differ", folder.display());
+        return Err(ErrorPage::refused(what, format!("see them with `ddprun report {word}`")));
+    };
+    answer("sweep_comparison", || contrast.json(), || contrast.page())
 }
 
 fn object(compared: &Comparison, curves: Option<&Path>) -> Value {

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use figment::value::Value;
+use figment::value::{Dict, Value};
 
 use crate::config::check;
 use crate::config::extract::{self, strongest};
-use crate::config::keys::{Page, path_of};
+use crate::config::keys::{Page, dotted, join, path_of};
 use crate::config::kind::{FamilySpec, OwnedList, SINKS};
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
-use crate::config::overrides::{self, Override};
+use crate::config::overrides::{self, Override, nested};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unknown_keys::{self, ChosenKinds};
 use crate::config::urls::{NO_URL, instead_of_url, url_scheme};
@@ -242,6 +242,13 @@ impl Stack {
                 let what = "works only in a file".to_owned();
                 self.problems.push(layer.at_key(&[key.to_owned()], what, self.layers.len()));
             }
+            Ok(Override::Entry(path, layer)) => match self.with_entry(&path, &layer) {
+                Ok(layer) => self.push(layer, group),
+                Err((what, help)) => {
+                    let problem = layer.at_key(&path, what, self.layers.len()).help(help);
+                    self.problems.push(problem);
+                }
+            },
             Ok(Override::Remove(path, layer)) => {
                 if let Some(problem) = unknown_keys::unknown(&layer, &path, self.layers.len(), page)
                 {
@@ -252,6 +259,75 @@ impl Stack {
                 }
             }
         }
+    }
+
+    /// The layer of an override that changes an entry of a list: with the whole list, as the weaker
+    /// layers have it but for that entry. The error is what is wrong, and a remedy.
+    fn with_entry(&self, path: &[String], own: &Layer) -> Result<Layer, (String, String)> {
+        let place = path.iter().position(|key| key.parse::<usize>().is_ok()).unwrap_or(0);
+        let (list, inside) = path.split_at(place);
+        let name = dotted(list);
+        let known = strongest(&self.layers, list).and_then(|order| self.layers[order].get(list));
+        let Some(items @ Value::Array(..)) = known.cloned() else {
+            let help = format!("write `{name}=[...]`, or name an entry of a list that is set");
+            return Err((format!("there is no list `{name}` here"), help));
+        };
+        let n = items.as_array().map_or(0, <[Value]>::len);
+        let is_there = inside[0].parse().is_ok_and(|index: usize| index < n);
+        if !is_there {
+            let last = n.saturating_sub(1);
+            let help = if n == 0 {
+                format!("write `{name}=[...]`")
+            } else {
+                format!("its entries are `{name}[0]` to `{name}[{last}]`")
+            };
+            return Err((format!("`{name}` has no entry {}", inside[0]), help));
+        }
+        let mut layer = Layer { dict: nested(list, items), ..own.clone() };
+        let value = own.get(path).cloned().unwrap_or_else(|| Value::from(Dict::new()));
+        let (last, parent) = path.split_last().unwrap_or((&inside[0], list));
+        match layer.get_mut(parent) {
+            Some(Value::Dict(_, keys)) => {
+                keys.insert(last.clone(), value);
+            }
+            Some(Value::Array(_, items)) => {
+                match last.parse().ok().and_then(|i: usize| items.get_mut(i)) {
+                    Some(entry) => *entry = value,
+                    None => {
+                        return Err((
+                            format!("`{}` has no such entry", dotted(parent)),
+                            "check its index".to_owned(),
+                        ));
+                    }
+                }
+            }
+            _ => {
+                let help = format!("replace the whole list with `{name}=[...]`");
+                return Err((format!("`{}` has no keys", dotted(parent)), help));
+            }
+        }
+        // Whatever is wrong in the list now is so because of this word.
+        let whole = own.places.get(path).cloned();
+        let mut open: Vec<(Vec<String>, &Value)> =
+            layer.get(list).map(|items| (list.to_vec(), items)).into_iter().collect();
+        let mut places = layer.places.clone();
+        while let Some((at, value)) = open.pop() {
+            match value {
+                Value::Dict(_, keys) => {
+                    open.extend(keys.iter().map(|(key, value)| (join(&at, key), value)));
+                }
+                Value::Array(_, items) => {
+                    let items = items.iter().enumerate();
+                    open.extend(items.map(|(index, value)| (join(&at, &index.to_string()), value)));
+                }
+                _ => {}
+            }
+            if let Some(whole) = &whole {
+                places.entry(at).or_insert_with(|| whole.clone());
+            }
+        }
+        layer.places = places;
+        Ok(layer)
     }
 
     fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {

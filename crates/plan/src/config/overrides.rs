@@ -36,6 +36,8 @@ type Places = BTreeMap<Path, KeySpan>;
 pub(crate) enum Override {
     /// A value for a key.
     Set(Layer),
+    /// A value in an entry of a list, which the layer holds at this path.
+    Entry(Path, Layer),
     /// The key at this path goes back to its default; the layer holds the text only.
     Remove(Path, Layer),
 }
@@ -107,7 +109,8 @@ pub(crate) fn command_line(text: &str) -> Result<Override, Problem> {
     if segments.iter().any(|(segment, _)| segment.is_empty()) {
         return refuse("names no key", "write `key=value`, such as `train.epochs=3`");
     }
-    if let Some(list) = list_of(&body[..key_end]) {
+    let list = list_of(&body[..key_end]);
+    if let Some(list) = list.filter(|_| text.starts_with('~')) {
         return Err(Problem::new(&body[..key_end], "a list can only be replaced whole")
             .at(&NamedText::command_line(text), start..start + key_end, 0)
             .help(format!("write `{list}=[...]` with all of its entries")));
@@ -121,7 +124,28 @@ pub(crate) fn command_line(text: &str) -> Result<Override, Problem> {
         return refuse(&format!("`{key}` has no value"), &help);
     }
     let value_at = start + key_end + 1;
-    assignment(source, text.to_owned(), &segments, value_at)
+    if list.is_none() {
+        return assignment(source, text.to_owned(), &segments, value_at);
+    }
+    let entry = indexed(&segments);
+    let path = entry.iter().map(|(key, _)| key.clone()).collect();
+    match assignment(source, text.to_owned(), &entry, value_at)? {
+        Override::Set(layer) => Ok(Override::Entry(path, layer)),
+        _ => refuse("an entry of a list keeps its keys", "replace the whole list"),
+    }
+}
+
+/// The same keys, with the indices of `train[0]` as keys of their own.
+fn indexed(segments: &[(String, Range<usize>)]) -> Vec<(String, Range<usize>)> {
+    let parts = |(segment, at): &(String, Range<usize>)| {
+        let keys: Vec<String> = if list_of(segment).is_some() {
+            segment.split(['[', ']']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        } else {
+            vec![segment.clone()]
+        };
+        keys.into_iter().map(|key| (key, at.clone())).collect::<Vec<_>>()
+    };
+    segments.iter().flat_map(parts).collect()
 }
 
 /// The list of which a key names an entry: `data.transforms.train` of
@@ -285,7 +309,7 @@ impl Quoted {
 }
 
 /// `{a = {b = value}}` for the path a.b.
-fn nested(path: &[String], value: Value) -> Dict {
+pub(crate) fn nested(path: &[String], value: Value) -> Dict {
     let mut path = path.iter().rev();
     let last = path.next().cloned().unwrap_or_default();
     path.fold(Dict::from([(last, value)]), |dict, key| {
@@ -300,7 +324,7 @@ mod tests {
     fn set(asked: Result<Override, Problem>) -> Dict {
         match asked {
             Ok(Override::Set(layer)) => layer.dict,
-            Ok(Override::Remove(path, _)) => panic!("removes {path:?}"),
+            Ok(Override::Entry(path, _) | Override::Remove(path, _)) => panic!("changes {path:?}"),
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -399,11 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_list_is_told_the_whole_list() {
-        for text in ["a.train[0].size=32,64", "~a.train[0]", "+a.train[1].size=3"] {
-            let Err(problem) = command_line(text) else { panic!("{text}") };
-            assert_eq!(problem.what(), "a list can only be replaced whole");
-            assert_eq!(problem.remedy(), Some("write `a.train=[...]` with all of its entries"));
+    fn a_value_in_an_entry_of_a_list_has_its_path_and_an_entry_cannot_be_taken_away() {
+        let Ok(Override::Entry(path, layer)) = command_line("a.train[1].size=3") else { panic!() };
+        assert_eq!(path, ["a", "train", "1", "size"]);
+        assert_eq!(layer.get(&path).and_then(Value::to_i128), Some(3));
+        assert_eq!(&layer.text.text[layer.places[&path].value.clone()], "3");
+        for text in ["~a.train[0]", "a.train[0].size=null"] {
+            assert!(command_line(text).is_err(), "{text}");
         }
         check("expect.\"val/top[1]\".at_most=1", "expect.'val/top[1]'.at_most = 1");
         check("expect.val/top[1].at_most=1", "expect.'val/top[1]'.at_most = 1");

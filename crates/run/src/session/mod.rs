@@ -51,5 +51,5 @@ pub use run_folder::{
 };
 pub use start::{Never, launch};
 pub use supervise::{Launched, clear, conclude, draw, program};
-pub use sweep_start::{load_sweep, number_sweep, one_run};
+pub use sweep_start::{earlier_results, load_sweep, number_sweep, one_run};
 pub use trial_runner::{TrialRunner, VISIBLE_GPUS};

@@ -7,10 +7,12 @@ use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
+use crate::record::{RESOLVED, newest_of};
+use crate::runs::{State, find_sweep, named_run, summary};
 use crate::session::experiment::follow_fallbacks;
 use crate::session::mirror;
 use crate::session::{follow_target, refuse_other_files};
-use crate::sweep;
+use crate::sweep::{self, EarlierResults};
 use crate::user_error::ErrorPage;
 
 /// Reads a sweep and its base. A metric that is not given is the one that the base monitors, which
@@ -80,6 +82,50 @@ pub fn number_sweep(
         sweep.name = format!("{usual}-{number}");
     }
     Ok((number > 1).then_some(usual))
+}
+
+/// The results of the sweeps and runs that `words` name, from which a sweep over `base` starts.
+pub fn earlier_results(
+    words: &[String],
+    sweep: &Sweep,
+    base: &Loaded,
+    kinds: &Kinds,
+) -> Result<Vec<EarlierResults>, ErrorPage> {
+    words.iter().map(|word| results_of(word, sweep, base, kinds)).collect()
+}
+
+fn results_of(
+    word: &str,
+    sweep: &Sweep,
+    base: &Loaded,
+    kinds: &Kinds,
+) -> Result<EarlierResults, ErrorPage> {
+    if let Some(folder) = find_sweep(Path::new(word)) {
+        let own = base.experiment.logging.dir.join(&sweep.name);
+        if folder.canonicalize().ok() == own.canonicalize().ok() {
+            let what = format!("`{word}` is this sweep itself");
+            let help = "name another sweep, or leave out `--from`: a sweep goes on from its own \
+                        trials";
+            return Err(ErrorPage::refused(what, help));
+        }
+        return Ok(EarlierResults::of_sweep(&folder)?);
+    }
+    let folder = named_run(Some(word))?;
+    let summary = summary(&folder)?;
+    let refused = |what: &str| {
+        let help = "name a run that has finished, or a sweep";
+        Err(ErrorPage::refused(format!("`{}` {what}", folder.display()), help))
+    };
+    if summary.state != State::Finished {
+        return refused("has not finished");
+    }
+    let path = newest_of(&folder, RESOLVED);
+    let text = files::read_to_string(&path).map_err(files::Error::io("read", &path))?;
+    let loaded = config::load_text(&path, &text, &[], &kinds.vocabulary())?;
+    let devices = summary.devices.len() as u32;
+    let per_epoch = summary.steps_per_epoch;
+    let results = EarlierResults::of_run(&folder, &loaded, &sweep.search, per_epoch, devices)?;
+    results.map_or_else(|| refused(&format!("never reported `{}`", sweep.search.metric)), Ok)
 }
 
 /// The refusal of a range test, which has no trials that could be shared.

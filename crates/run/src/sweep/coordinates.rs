@@ -1,12 +1,12 @@
 //! The values of trials as numbers on axes, for methods that model them. Pure.
 
 use crate::config::sweep::{
-    Domain, Json, Parameter, Search, Values, canonical, on_grid, ordered, steps_of, value_of,
+    Domain, Json, Parameter, Search, Values, canonical, is_repeat, on_grid, ordered, steps_of,
+    value_of,
 };
 use crate::rng::{Key, name_hash};
 use crate::sweep::parzen::Axis;
-use crate::sweep::repeats::is_repeat;
-use crate::sweep::sampler::{self, BaseValues};
+use crate::sweep::sampler::{self, BaseValues, log_ends};
 
 /// The axis of a domain; logarithms where each decade is as likely as another.
 pub(super) fn axis(domain: &Domain) -> Axis {
@@ -18,6 +18,10 @@ pub(super) fn axis(domain: &Domain) -> Axis {
         }
         Domain::IntUniform { min, max } => {
             Axis::Numbers { low: *min as f64, high: *max as f64, step: 1.0 }
+        }
+        Domain::IntLogUniform { min, max } => {
+            let (low, high) = log_ends(*min, *max);
+            Axis::Numbers { low, high, step: 0.0 }
         }
         Domain::QUniform { min, max, q } => {
             let high = min + q * steps_of(*min, *max, *q) as f64;
@@ -40,6 +44,9 @@ pub(super) fn place_of(domain: &Domain, value: &Json) -> Option<f64> {
         Domain::Uniform { min, max } | Domain::QUniform { min, max, .. } => {
             number().filter(|x| (min..=max).contains(&x))
         }
+        Domain::IntLogUniform { min, max } => {
+            number().filter(|x| (*min as f64..=*max as f64).contains(x)).map(f64::ln)
+        }
         Domain::IntUniform { min, max } => {
             number().filter(|x| (*min as f64..=*max as f64).contains(x))
         }
@@ -55,6 +62,9 @@ pub(super) fn value_at(domain: &Domain, place: f64) -> Json {
         Domain::Uniform { .. } => Json::from(place),
         Domain::LogUniform { min, max } => Json::from(place.exp().clamp(*min, *max)),
         Domain::IntUniform { .. } => Json::from(place.round() as i64),
+        Domain::IntLogUniform { min, max } => {
+            Json::from((place.exp().round() as i64).clamp(*min, *max))
+        }
         Domain::QUniform { min, q, .. } => {
             Json::from(on_grid(*min, *q, ((place - min) / q).round().max(0.0) as u64))
         }

@@ -29,6 +29,7 @@ pub(crate) fn search(method: &str) -> Search {
         constraints: Vec::new(),
         list: Vec::new(),
         start: Vec::new(),
+        repeats: None,
         pruner: plain("none"),
         devices_per_trial: 1,
     }
@@ -54,6 +55,13 @@ pub(crate) fn trial(number: u32, state: State, reports: &[f64]) -> Trial {
     let report = |(epoch, value): (u64, &f64)| Report { step: 10 * epoch, value: Some(*value) };
     let reports = (1..).zip(reports).map(report).collect();
     Trial { state, reports, ..Trial::new(number, Vec::new(), length) }
+}
+
+/// The same trial with these values.
+#[expect(clippy::needless_pass_by_value, reason = "written in place")]
+pub(crate) fn with_values(mut trial: Trial, values: serde_json::Value) -> Trial {
+    trial.values = values.as_object().unwrap().clone().into_iter().collect();
+    trial
 }
 
 /// The same trial with a batch of which `steps` make an epoch.
@@ -98,6 +106,7 @@ impl SweepFixture {
             concurrent_trials: Auto::Given(1),
             time: None,
             until: None,
+            patience: None,
             max_failures: 3,
             keep_pruned_checkpoints: false,
         };
@@ -127,6 +136,7 @@ impl SweepFixture {
             deadline,
             extend,
             retry_failed,
+            earlier: &[],
             screen,
         }
     }

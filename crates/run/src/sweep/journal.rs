@@ -8,6 +8,7 @@
 //! kept       it continues past a report; the pruner does not judge that report again
 //! ended      its outcome, also if pruned, and all of its reports
 //! retried    a failed trial is tried again
+//! earlier    a result of another sweep or run from which this one starts
 //! ```
 //!
 //! A trial that was started and not ended was interrupted: it is resumed. A line that a killed
@@ -26,6 +27,7 @@ use crate::config::sweep::Search;
 use crate::config::{Loaded, leaves};
 use crate::files::{self, LineFile};
 use crate::record::NewerFormat;
+use crate::sweep::earlier::EarlierTrial;
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, Report, State, Trial};
@@ -101,6 +103,15 @@ enum Record {
         #[serde(flatten)]
         length: Length,
     },
+    Earlier {
+        from: String,
+        values: Map<String, Value>,
+        #[serde(flatten)]
+        length: Length,
+        state: State,
+        seconds: f64,
+        reports: Vec<(u64, Option<f64>)>,
+    },
     Ended {
         trial: u32,
         state: State,
@@ -140,6 +151,8 @@ pub struct JournalState {
     pub opened: Timestamp,
     /// Workers of a shared sweep that extended it.
     pub extended_by: BTreeSet<String>,
+    /// Results of other sweeps and runs from which it starts.
+    pub earlier: Vec<EarlierTrial>,
 }
 
 /// The open journal.
@@ -270,8 +283,10 @@ impl Replay {
     fn record(&mut self, time: Timestamp, record: Record) {
         let Some(story) = &mut self.story else {
             if let Record::Opened { subject, .. } = record {
-                let (trials, extended_by) = Default::default();
-                self.story = Some(JournalState { subject, trials, opened: time, extended_by });
+                let (trials, extended_by, earlier) = Default::default();
+                let opened = time;
+                let story = JournalState { subject, trials, opened, extended_by, earlier };
+                self.story = Some(story);
             }
             return;
         };
@@ -288,6 +303,12 @@ impl Replay {
                     story.trials.len() - 1
                 });
             }
+            Record::Earlier { from, values, length, state, seconds, reports } => {
+                let values = values.into_iter().collect();
+                let reports = reports.into_iter().map(report).collect();
+                let trial = Trial { state, reports, seconds, ..Trial::new(0, values, length) };
+                story.earlier.push(EarlierTrial { from, trial });
+            }
             Record::Kept { trial, step } => {
                 if let Some(known) = trial_of(story, &self.places, trial) {
                     known.kept = step;
@@ -302,12 +323,15 @@ impl Replay {
                 if let Some(known) = trial_of(story, &self.places, trial) {
                     (known.state, known.seconds, known.error) = (state, seconds, error);
                     known.lacked_storage = lacked_storage;
-                    let report = |(step, value)| Report { step, value };
                     known.reports = reports.into_iter().map(report).collect();
                 }
             }
         }
     }
+}
+
+fn report((step, value): (u64, Option<f64>)) -> Report {
+    Report { step, value }
 }
 
 fn trial_of<'a>(
@@ -345,6 +369,21 @@ impl Journal {
     /// A trial continues past the report of [`Trial::kept`].
     pub(crate) fn kept(&mut self, trial: &Trial) -> Result<(), Error> {
         self.write(Record::Kept { trial: trial.number, step: trial.kept })
+    }
+
+    /// A result of another sweep or run counts from here on.
+    pub(crate) fn earlier(
+        &mut self,
+        EarlierTrial { from, trial }: &EarlierTrial,
+    ) -> Result<(), Error> {
+        self.write(Record::Earlier {
+            from: from.clone(),
+            values: trial.values.iter().cloned().collect(),
+            length: trial.length,
+            state: trial.state,
+            seconds: trial.seconds,
+            reports: trial.reports.iter().map(|report| (report.step, report.value)).collect(),
+        })
     }
 
     /// A failed trial is tried again.
@@ -404,6 +443,8 @@ mod tests {
         journal.started(&one).unwrap();
         journal.ended(&one, Mode::Min).unwrap();
         journal.started(&trial(2, State::Running, &[])).unwrap();
+        let trial = Trial { number: 0, ..one };
+        journal.earlier(&EarlierTrial { from: "logs/a/trial-0003".into(), trial }).unwrap();
         read(folder).unwrap().unwrap()
     }
 
@@ -418,6 +459,9 @@ mod tests {
         assert_eq!((one.state, one.value(Mode::Min)), (State::Pruned, Some(0.5)));
         assert_eq!(one.reports[1], Report { step: 20, value: None });
         assert_eq!((two.state, two.reports.len()), (State::Running, 0));
+        let [earlier] = &story.earlier[..] else { panic!("{story:?}") };
+        assert_eq!(earlier.from, "logs/a/trial-0003");
+        assert_eq!((&earlier.trial.values, earlier.trial.number), (&one.values, 0));
     }
 
     #[test]

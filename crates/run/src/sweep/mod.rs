@@ -22,7 +22,9 @@
 mod changes;
 mod chart;
 mod sampler;
+mod contrast;
 mod coordinates;
+mod earlier;
 #[cfg(test)]
 mod example_sweeps;
 mod folder;
@@ -31,22 +33,29 @@ mod journal;
 mod method;
 mod request;
 mod parzen;
+mod ped_anova;
 mod pictures;
 mod pruner;
+mod race;
 mod range_test;
 mod ranking;
+mod repeated_search;
 mod repeats;
 mod results;
 mod trial_scheduler;
 mod status;
 mod table;
+mod tell;
 mod trial_events;
+mod trial_rows;
 mod trial;
 mod view;
 mod workers;
 
 use std::path::PathBuf;
 
+pub use contrast::{Contrast, ContrastRow, Typical, contrast};
+pub use earlier::{EarlierResults, EarlierTrial};
 pub use folder::{is_of_sweep, refuse_runs};
 pub use importance::importance;
 pub use journal::{JournalState, NAME as JOURNAL, SweepSpec, read};
@@ -62,12 +71,15 @@ pub use range_test::{
 pub use ranking::{Ranking, best};
 pub(crate) use repeats::reached;
 pub use request::{Cause, Job, Machine, Outcome, SweepEnd, SweepRequest, Trainer, visible_gpus};
-pub use results::{BEST, CSV, JSON, summary};
+pub use results::{BEST, JSON, summary};
 pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
+pub use tell::{TrialResult, tell};
 pub use trial::{Length, Report, State, Trial, cost, id, is_trial, trial_number};
-pub use trial_scheduler::{is_taken, run};
+pub use trial_rows::CSV;
+pub use trial_scheduler::{Answer, ask, is_taken, run};
+pub use view::values_of;
 pub use workers::{count as count_workers, run as run_shared};
 
 use crate::config::values::Interval;
@@ -138,6 +150,14 @@ pub enum Error {
         /// The folder of the first such trial.
         folder: PathBuf,
     },
+    /// Earlier results that cannot be compared with those of this sweep.
+    #[error("the results in `{}` cannot be compared with those of this sweep:{}", folder.display(), list(reasons))]
+    NotComparable {
+        /// The folder of the sweep or run.
+        folder: PathBuf,
+        /// The differences.
+        reasons: Vec<String>,
+    },
     /// The data are not those that earlier trials were trained on.
     #[error("the data changed since `{}` was trained:{}", folder.display(), list(differences))]
     OtherData {
@@ -169,6 +189,33 @@ pub enum Error {
     /// The constraints leave nothing.
     #[error("no values satisfy the constraints")]
     NothingLeft,
+    /// A trial has had the values of another one.
+    #[error("{} has these values: it would give the same numbers", named(*trial))]
+    Tried {
+        /// `None` for an earlier result of another sweep or run.
+        trial: Option<u32>,
+    },
+    /// A trial that the sweep does not have.
+    #[error("there is no trial {trial}: the sweep has {}", counted(*n as u64, "trial"))]
+    NoTrial {
+        trial: u32,
+        /// Number of trials that it has.
+        n: usize,
+    },
+    /// A trial that has its result.
+    #[error("trial {trial} has {end} already")]
+    Ended {
+        trial: u32,
+        /// Its state.
+        end: &'static str,
+    },
+    /// A trial that ddprun trains.
+    #[error("trial {trial} is being trained by {holder}")]
+    UnderWay {
+        trial: u32,
+        /// The process.
+        holder: String,
+    },
     /// A value that has no written form.
     #[error("cannot write `{what}` as JSON")]
     Encode {
@@ -226,9 +273,22 @@ impl UserError for Error {
                  different data cannot be compared"
                     .to_owned(),
             ),
+            Self::NotComparable { .. } => Some(
+                "choose a sweep or run of the same experiment, or write its best settings as \
+                 `[[sweep.start]]`"
+                    .to_owned(),
+            ),
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
+            Self::Tried { .. } => Some("choose other values".to_owned()),
+            Self::NoTrial { .. } => {
+                Some("`ddprun sweep ask` gives a trial, and its number".to_owned())
+            }
+            Self::Ended { .. } => {
+                Some("`ddprun report` shows its result, which stays as it is".to_owned())
+            }
+            Self::UnderWay { .. } => Some("its result is recorded when it ends".to_owned()),
             Self::Base { .. } => {
                 Some("change that experiment, or add `KEY=VALUE` for all trials".to_owned())
             }
@@ -263,17 +323,26 @@ impl Error {
                 | Self::Occupied { .. }
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
+                | Self::NotComparable { .. }
                 | Self::Refused { .. }
                 | Self::Base { .. }
                 | Self::NeverPruned { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft
+                | Self::Tried { .. }
+                | Self::NoTrial { .. }
+                | Self::Ended { .. }
+                | Self::UnderWay { .. }
                 | Self::Newer(_)
                 | Self::NotAJournal { .. }
                 | Self::NoSweep { .. }
                 | Self::Files(files::Error::InUse { .. })
         )
     }
+}
+
+fn named(trial: Option<u32>) -> String {
+    trial.map_or_else(|| "an earlier result".to_owned(), |number| format!("trial {number}"))
 }
 
 fn list(lines: &[String]) -> String {

@@ -244,7 +244,7 @@ fn probability(choice: usize, observed: Option<usize>, n: usize, smoothing: f64)
 }
 
 /// Probability that a standard normal number lies between `low` and `high`; never quite 0.
-fn mass(low: f64, high: f64) -> f64 {
+pub(super) fn mass(low: f64, high: f64) -> f64 {
     // Differences of numbers near 1 would lose what matters: the upper tail is taken by its mirror
     // image.
     let (low, high) = if low > 0.0 { (-high, -low) } else { (low, high) };

@@ -134,6 +134,9 @@ fn scale_of(domain: &Domain) -> Scale {
             Scale::of_words(words.into_iter().map(|(_, word)| word))
         }
         Domain::LogUniform { min, max } => Scale::of_logarithms(min.ln(), max.ln()),
+        Domain::IntLogUniform { min, max } => {
+            Scale::of_logarithms((*min as f64).ln(), (*max as f64).ln())
+        }
         Domain::Uniform { min, max } | Domain::QUniform { min, max, .. } => {
             Scale::of([*min, *max].into_iter())
         }

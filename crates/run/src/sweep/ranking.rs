@@ -3,13 +3,15 @@
 //! The length of training is measured in the unit of the pruner: trials of different batch sizes
 //! take different numbers of steps for an epoch, so that steps alone would say nothing.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::schema::Mode;
+use crate::config::sweep::Values;
 use crate::config::values::Interval;
 use crate::sweep::pruner::{NoPruner, Pruner};
-use crate::sweep::repeats::{mean_of, over, repeats};
+use crate::sweep::repeats::{over, repeats, repeats_of, shared};
 use crate::sweep::trial::{State, Trial, cost};
 
 /// Comparison of trials.
@@ -46,8 +48,9 @@ impl Ranking {
     }
 
     /// Trials, best first: finished ones by their value, or the mean over the folds and seeds of
-    /// their setting; then pruned ones by their training, and with them finished ones that were
-    /// shorter and worse; then diverged ones; among equals the earlier one.
+    /// their setting, before which no single result comes; then pruned ones by their training, and
+    /// with them finished ones that were shorter and worse; then diverged ones; among equals the
+    /// earlier one.
     pub fn ranked<'a>(&self, trials: &'a [Trial]) -> Vec<&'a Trial> {
         let standings = Standings::of(trials, self.goal);
         let key = |trial: &Trial| {
@@ -59,35 +62,64 @@ impl Ranking {
         let mut keyed: Vec<_> = trials.iter().map(|trial| (key(trial), trial)).collect();
         keyed.sort_by(|((class, far, setting, cost, number), _), (other, _)| {
             let by_distance = class.cmp(&other.0).then(far.total_cmp(&other.1));
-            let by_value = setting.cmp(&other.2).then(cost.total_cmp(&other.3));
+            let by_value = setting.compare(&other.2).then(cost.total_cmp(&other.3));
             by_distance.then(by_value).then(number.cmp(&other.4))
         });
         keyed.into_iter().map(|(_, trial)| trial).collect()
     }
 }
 
+/// How good the setting of a trial is.
+#[derive(Clone, Copy)]
+struct Standing {
+    /// True if trials of it were pruned or diverged: what is left is its better part.
+    is_lost: bool,
+    /// Of the mean; of the one result of a setting that was not repeated.
+    cost: f64,
+    /// Place among the means; after all of them without one.
+    place: usize,
+}
+
+impl Standing {
+    fn compare(&self, other: &Self) -> Ordering {
+        let by_cost = self.is_lost.cmp(&other.is_lost).then(self.cost.total_cmp(&other.cost));
+        by_cost.then(self.place.cmp(&other.place))
+    }
+}
+
 /// Criteria that precede a trial's own value.
 struct Standings {
     goal: Mode,
-    /// Rank of the setting of each finished trial whose setting was repeated.
-    settings: HashMap<u32, usize>,
+    /// Standing of the setting of each finished trial whose setting was repeated.
+    settings: HashMap<u32, Standing>,
+    /// Cost of the best mean.
+    best_mean: f64,
     /// Epochs and cost of each pruned trial.
     pruned: Vec<(f64, f64)>,
 }
 
 impl Standings {
     fn of(trials: &[Trial], goal: Mode) -> Self {
-        let settings = repeats(trials, goal).into_iter().enumerate();
-        let settings = settings
-            .flat_map(|(place, setting)| setting.trials.into_iter().map(move |one| (one, place)));
+        let repeated = repeats(trials, goal);
+        let best_mean = repeated.first().map_or(f64::NEG_INFINITY, |best| {
+            if best.n_lost > 0 { f64::NEG_INFINITY } else { cost(Some(best.mean), goal) }
+        });
+        let settings = repeated.into_iter().enumerate().flat_map(|(place, setting)| {
+            let cost = cost(Some(setting.mean), goal);
+            let standing = Standing { is_lost: setting.n_lost > 0, cost, place };
+            setting.trials.into_iter().map(move |one| (one, standing))
+        });
         let pruned = trials.iter().filter(|trial| trial.state == State::Pruned);
         let pruned =
             pruned.filter_map(|trial| Some((trial.epochs()?, cost(trial.value(goal), goal))));
-        Self { goal, settings: settings.collect(), pruned: pruned.collect() }
+        Self { goal, settings: settings.collect(), best_mean, pruned: pruned.collect() }
     }
 
-    fn setting(&self, trial: &Trial) -> usize {
-        self.settings.get(&trial.number).copied().unwrap_or(usize::MAX)
+    /// One lucky result does not rank before the best mean.
+    fn setting(&self, trial: &Trial) -> Standing {
+        let own = cost(trial.value(self.goal), self.goal).max(self.best_mean);
+        let alone = Standing { is_lost: false, cost: own, place: usize::MAX };
+        self.settings.get(&trial.number).copied().unwrap_or(alone)
     }
 
     /// A trial that is too short to be pruned is not better for having finished than one that was
@@ -122,7 +154,7 @@ pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
         Some((trial, (standings.class(trial), standings.setting(trial), cost, trial.number)))
     });
     let least = valued.min_by(|(_, a), (_, b)| {
-        let by_setting = a.0.cmp(&b.0).then(a.1.cmp(&b.1));
+        let by_setting = a.0.cmp(&b.0).then(a.1.compare(&b.1));
         by_setting.then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
     });
     least.map(|(trial, _)| trial)
@@ -135,11 +167,33 @@ pub(super) fn reaches(trials: &[Trial], goal: Mode, until: f64) -> bool {
         if over(trials).is_empty() {
             trial.value(goal)
         } else {
-            mean_of(trials, goal, trial.number)
+            repeats_of(trials, goal, trial.number).map(|setting| setting.mean)
         }
     };
     let reached = best(trials, goal).and_then(value);
     reached.is_some_and(|value| cost(Some(value), goal) <= cost(Some(until), goal))
+}
+
+/// Number of settings that were begun after the best one and have ended, without those that failed;
+/// 0 if there is no best one.
+pub(super) fn n_not_better(trials: &[Trial], goal: Mode) -> usize {
+    let Some(best) = best(trials, goal) else { return 0 };
+    let mut before: Vec<Values> = Vec::new();
+    let mut after: Vec<Values> = Vec::new();
+    let setting = shared(&best.values);
+    let first = trials.iter().find(|trial| shared(&trial.values) == setting).unwrap_or(best);
+    for trial in trials {
+        let values = shared(&trial.values);
+        if trial.number <= first.number {
+            before.push(values);
+        } else if !matches!(trial.state, State::Running | State::Failed)
+            && !before.contains(&values)
+            && !after.contains(&values)
+        {
+            after.push(values);
+        }
+    }
+    after.len()
 }
 
 #[cfg(test)]

@@ -1,133 +1,16 @@
-//! Trials that differ in their fold or seed alone are repeats of one setting: each setting of a
-//! search is trained with every one of them, and settings are compared by their means.
-
-use std::collections::HashMap;
+//! Results of settings that were trained several times: trials that differ in their fold or seed
+//! alone are repeats of one setting, and settings are compared by their means.
 
 use serde_json::{Map, Value, json};
 
 use crate::config::schema::Mode;
-use crate::config::sweep::{Parameter, Search, Values, as_written};
+use crate::config::sweep::{REPEAT_KEYS, Values, is_repeat};
 use crate::record::text::metric;
-use crate::sweep::sampler::{BaseValues, all_points};
-use crate::sweep::trial::{Report, State, Trial, cost};
-
-/// Keys that make repeats of an experiment.
-const KEYS: [&str; 3] = ["data.fold", "data.split_seed", "experiment.seed"];
-
-/// True for parameters that make repeats of a setting rather than settings.
-pub(super) fn is_repeat(key: &str) -> bool {
-    KEYS.contains(&key)
-}
+use crate::sweep::trial::{State, Trial, cost};
 
 /// The values of a trial without folds and seeds, which identify its setting.
-fn shared(values: &Values) -> Values {
+pub(super) fn shared(values: &Values) -> Values {
     values.iter().filter(|(key, _)| !is_repeat(key)).cloned().collect()
-}
-
-/// A search in which each setting is trained with several folds or seeds; the method sees the
-/// settings only.
-#[derive(Clone, Debug)]
-pub(super) struct Repeated {
-    /// The search without folds and seeds.
-    pub(super) search: Search,
-    /// All parameters, as they were written.
-    parameters: Vec<Parameter>,
-    /// Values of the folds and seeds, in the order in which they are tried.
-    each: Vec<Values>,
-}
-
-impl Repeated {
-    /// `None` if no fold or seed is a parameter, if they cannot be counted or depend on others, or
-    /// if they are too many for the sweep to try two settings.
-    pub(super) fn of(search: &Search, base: &BaseValues, trials: Option<usize>) -> Option<Self> {
-        let (repeats, settings): (Vec<Parameter>, Vec<Parameter>) =
-            search.parameters.iter().cloned().partition(|parameter| is_repeat(&parameter.key));
-        let depends = |parameter: &Parameter| {
-            parameter.when.iter().any(|condition| is_repeat(&condition.key))
-        };
-        let is_tied = repeats.iter().any(|parameter| !parameter.when.is_empty())
-            || settings.iter().any(depends)
-            || search.constraints.iter().any(|rule| rule.names().iter().any(|key| is_repeat(key)));
-        if repeats.is_empty() || settings.is_empty() || is_tied {
-            return None;
-        }
-        let alone = Search { parameters: repeats, constraints: Vec::new(), ..search.clone() };
-        let each = all_points(&alone, base)?;
-        let has_room = each.len().saturating_mul(2) <= trials.unwrap_or(usize::MAX);
-        let parameters = search.parameters.clone();
-        let search = Search { parameters: settings, ..search.clone() };
-        has_room.then_some(Self { search, parameters, each })
-    }
-
-    /// Number of repeats per setting.
-    pub(super) fn n(&self) -> usize {
-        self.each.len()
-    }
-
-    /// The first trial of a setting.
-    pub(super) fn first(&self, setting: Values) -> Values {
-        self.with(setting, &self.each[0])
-    }
-
-    fn with(&self, mut setting: Values, repeat: &Values) -> Values {
-        setting.extend(repeat.iter().cloned());
-        as_written(&self.parameters, &mut setting);
-        setting
-    }
-
-    /// The next trial of the first setting that lacks one. A setting of which a trial was pruned,
-    /// diverged or failed is not trained further.
-    pub(super) fn next(&self, trials: &[Trial], base: &BaseValues) -> Option<Values> {
-        let is_fine = |trial: &&Trial| matches!(trial.state, State::Running | State::Finished);
-        Self::by_setting(trials, base).into_iter().find_map(|all| {
-            if !all.iter().all(is_fine) {
-                return None;
-            }
-            let repeat = |trial: &&Trial| {
-                let own = trial.values.iter().filter(|(key, _)| is_repeat(key)).cloned();
-                base.setting(&own.collect())
-            };
-            let had: Vec<String> = all.iter().map(repeat).collect();
-            let next = self.each.iter().find(|each| !had.contains(&base.setting(each)))?;
-            Some(self.with(shared(&all[0].values), next))
-        })
-    }
-
-    /// One trial per setting that stands for all of its repeats, with their mean as its value.
-    pub(super) fn settings(trials: &[Trial], base: &BaseValues, goal: Mode) -> Vec<Trial> {
-        let one = |all: Vec<&Trial>| {
-            let whole: Vec<&Trial> =
-                all.iter().copied().filter(|trial| trial.state == State::Finished).collect();
-            let state = |state: State| all.iter().find(|trial| trial.state == state);
-            let given_up = || state(State::Pruned).or_else(|| state(State::Diverged));
-            let stands = whole.first().or_else(given_up).or_else(|| state(State::Running));
-            let mut stands = Trial::clone(stands.unwrap_or(&all[0]));
-            stands.values = shared(&stands.values);
-            let reached: Vec<f64> = whole.iter().filter_map(|trial| trial.value(goal)).collect();
-            if let Some(last) = stands.reports.last()
-                && !reached.is_empty()
-            {
-                let mean = reached.iter().sum::<f64>() / reached.len() as f64;
-                stands.reports = vec![Report { step: last.step, value: Some(mean) }];
-            }
-            stands
-        };
-        Self::by_setting(trials, base).into_iter().map(one).collect()
-    }
-
-    /// The trials of each setting, in the order of the first of each.
-    fn by_setting<'a>(trials: &'a [Trial], base: &BaseValues) -> Vec<Vec<&'a Trial>> {
-        let mut places: HashMap<String, usize> = HashMap::new();
-        let mut found: Vec<Vec<&Trial>> = Vec::new();
-        for trial in trials {
-            let place = *places.entry(base.setting(&shared(&trial.values))).or_insert(found.len());
-            match found.get_mut(place) {
-                Some(all) => all.push(trial),
-                None => found.push(vec![trial]),
-            }
-        }
-        found
-    }
 }
 
 /// Results of the finished trials of one setting.
@@ -146,6 +29,11 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
+    /// Standard error of the mean.
+    pub(super) fn error(&self) -> f64 {
+        self.sd / (self.trials.len() as f64).sqrt()
+    }
+
     /// `5`, or `3 of 5` if two were pruned or diverged.
     pub(super) fn count(&self) -> String {
         let n = self.trials.len();
@@ -206,33 +94,40 @@ fn of(Setting { values, reached, n_lost }: Setting) -> Repeats {
 pub(super) fn over(trials: &[Trial]) -> String {
     let is_changed =
         |key: &&str| trials.iter().any(|trial| trial.values.iter().any(|(name, _)| name == key));
-    KEYS.into_iter().filter(is_changed).collect::<Vec<&str>>().join(", ")
+    REPEAT_KEYS.into_iter().filter(is_changed).collect::<Vec<&str>>().join(", ")
 }
 
-/// The value of `trial` in words, with the mean over its setting if that was repeated: `81.25 %`,
-/// `81.25 % (mean of 5: 79.50 %)`.
+/// The value of `trial` in words, with the mean over its setting and its standard error if that was
+/// repeated: `81.25 %`, `81.25 % (mean of 5: 79.50 % ± 0.40 %)`.
 pub(crate) fn reached(trial: &Trial, trials: &[Trial], goal: Mode, name: &str) -> String {
     let own =
         trial.value(goal).map_or_else(|| "not finite".to_owned(), |value| metric(name, value));
     let all = repeats(trials, goal);
     match all.iter().find(|setting| setting.trials.contains(&trial.number)) {
-        Some(all) => format!("{own} (mean of {}: {})", all.count(), metric(name, all.mean)),
+        Some(all) => {
+            let mean = format!("{} ± {}", metric(name, all.mean), metric(name, all.error()));
+            format!("{own} (mean of {}: {mean})", all.count())
+        }
         None => own,
     }
 }
 
-/// The mean over the setting of a trial, if that was repeated.
-pub(super) fn mean_of(trials: &[Trial], goal: Mode, trial: u32) -> Option<f64> {
-    let all = repeats(trials, goal);
-    all.iter().find(|setting| setting.trials.contains(&trial)).map(|setting| setting.mean)
+/// The setting of a trial, if that was repeated.
+pub(super) fn repeats_of(trials: &[Trial], goal: Mode, trial: u32) -> Option<Repeats> {
+    repeats(trials, goal).into_iter().find(|setting| setting.trials.contains(&trial))
 }
 
 /// All repeated settings as JSON.
 pub(super) fn json(trials: &[Trial], goal: Mode) -> Value {
-    let one = |Repeats { values, trials, n_lost, mean, sd }: Repeats| {
+    let one = |setting: Repeats| {
+        let error = setting.error();
+        let Repeats { values, trials, n_lost, mean, sd } = setting;
         let values: Map<String, Value> = Values::into_iter(values).collect();
         let n = trials.len();
-        json!({ "values": values, "trials": n, "lost": n_lost, "mean": mean, "sd": sd })
+        json!({
+            "values": values, "trials": n, "lost": n_lost,
+            "mean": mean, "sd": sd, "standard_error": error,
+        })
     };
     repeats(trials, goal).into_iter().map(one).collect()
 }
@@ -240,8 +135,7 @@ pub(super) fn json(trials: &[Trial], goal: Mode) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::sweep::{Constraint, Domain};
-    use crate::sweep::example_sweeps::{search, trial};
+    use crate::sweep::example_sweeps::trial;
 
     #[test]
     fn folds_of_one_setting_are_taken_together() {
@@ -271,6 +165,8 @@ mod tests {
         assert_eq!(repeats(&trials, Mode::Min)[0].trials, [1, 2]);
         assert_eq!(over(&trials), "data.fold");
         assert_eq!(json(&trials, Mode::Max)[1]["trials"], 2);
+        let told = reached(&trials[4], &trials, Mode::Max, "val/accuracy");
+        assert_eq!(told, "100.00 % (mean of 3: 90.00 % ± 5.77 %)");
         assert!(repeats(&trials[5..], Mode::Max).is_empty());
         // One fold of the best setting diverged: what is left of it says less.
         let lost = Trial { state: State::Diverged, ..of(8, 0.2, 3, 0.1) };
@@ -278,52 +174,5 @@ mod tests {
         assert_eq!((found[0].trials.len(), found[1].count()), (2, "3 of 4".to_owned()));
         let same = [1, 2].map(|number| trial(number, State::Finished, &[0.5]));
         assert!(repeats(&same, Mode::Max).is_empty(), "drawn twice");
-    }
-    /// Two learning rates or more, each with two seeds.
-    fn seeds() -> Search {
-        let values = |values: &[f64]| Domain::Categorical {
-            values: values.iter().map(|value| json!(value)).collect(),
-        };
-        let parameters = vec![
-            Parameter::new("experiment.seed", values(&[1.0, 2.0])),
-            Parameter::new("optimizer.lr", Domain::Uniform { min: 0.0, max: 1.0 }),
-        ];
-        Search { parameters, ..search("tpe") }
-    }
-
-    #[test]
-    fn a_setting_is_trained_with_every_seed_before_the_next_is_drawn() {
-        let base = BaseValues::default();
-        let repeated = Repeated::of(&seeds(), &base, Some(4)).unwrap();
-        assert_eq!((repeated.n(), repeated.search.parameters.len()), (2, 1));
-        let setting = |lr: f64| vec![("optimizer.lr".to_owned(), json!(lr))];
-        let first = repeated.first(setting(0.5));
-        assert_eq!(first[0], ("experiment.seed".to_owned(), json!(1.0)));
-        let mut one = Trial { values: first, ..trial(1, State::Running, &[]) };
-        let second = repeated.next(&[one.clone()], &base).unwrap();
-        assert_eq!(second[0], ("experiment.seed".to_owned(), json!(2.0)));
-        let two = Trial { values: second, ..trial(2, State::Finished, &[0.75]) };
-        assert_eq!(repeated.next(&[one.clone(), two.clone()], &base), None);
-        (one.state, one.reports) = (State::Finished, trial(1, State::Finished, &[0.25]).reports);
-        let settings = Repeated::settings(&[one.clone(), two], &base, Mode::Min);
-        assert_eq!((settings.len(), settings[0].value(Mode::Min)), (1, Some(0.5)));
-        assert_eq!(settings[0].values, setting(0.5));
-        one.state = State::Pruned;
-        assert_eq!(repeated.next(&[one], &base), None, "what was given up is not repeated");
-    }
-
-    #[test]
-    fn seeds_are_drawn_where_they_are_too_many_or_tied_to_something() {
-        let base = BaseValues::default();
-        assert!(Repeated::of(&seeds(), &base, Some(3)).is_none(), "no room for two settings");
-        let mut search = seeds();
-        search.constraints = vec![Constraint::parse("experiment.seed < 2").unwrap()];
-        assert!(Repeated::of(&search, &base, None).is_none());
-        search = seeds();
-        search.parameters[0].domain = Domain::Uniform { min: 0.0, max: 1.0 };
-        assert!(Repeated::of(&search, &base, None).is_none());
-        search = seeds();
-        search.parameters.remove(0);
-        assert!(Repeated::of(&search, &base, None).is_none());
     }
 }

@@ -14,9 +14,10 @@ use crate::config::{Loaded, sweep as config};
 use crate::plan::RunFolders;
 use crate::record::{Jsonl, Screen};
 use crate::sweep::Error;
+use crate::sweep::earlier::EarlierResults;
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
-use crate::sweep::ranking::{Ranking, reaches};
+use crate::sweep::ranking::{Ranking, n_not_better, reaches};
 use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::transport::Waker;
@@ -161,6 +162,8 @@ pub struct SweepRequest<'a> {
     pub extend: bool,
     /// True to retry failed trials; those that could not write are retried in any case.
     pub retry_failed: bool,
+    /// Results of other sweeps and runs from which this one starts.
+    pub earlier: &'a [EarlierResults],
     pub screen: Screen,
 }
 
@@ -176,6 +179,8 @@ pub enum SweepEnd {
     TooManyFailures,
     /// A finished trial has reached `sweep.until`.
     Reached,
+    /// `sweep.patience` settings in a row were not better than the best.
+    NoneBetter,
     /// `sweep.time` is over; the same command continues the sweep.
     OutOfTime,
     /// Stopped by a signal; the same command continues it.
@@ -226,6 +231,12 @@ impl SweepRequest<'_> {
     /// True if `trials` have reached `sweep.until`.
     pub(super) fn is_reached(&self, trials: &[Trial]) -> bool {
         self.sweep.until.is_some_and(|until| reaches(trials, self.sweep.search.goal, until))
+    }
+
+    /// True if `sweep.patience` settings in a row were not better than the best of `trials`.
+    pub(super) fn is_out_of_patience(&self, trials: &[Trial]) -> bool {
+        let goal = self.sweep.search.goal;
+        self.sweep.patience.is_some_and(|patience| n_not_better(trials, goal) >= patience)
     }
 
     /// Returns true if a trial is retried when the sweep continues.

@@ -1,20 +1,20 @@
-//! A sweep's trials -> a ranked table, `sweep.csv`, `sweep.json`, `best.toml` and pictures.
+//! A sweep's trials -> `sweep.csv`, `sweep.json`, `best.toml` and pictures.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::sweep::{Parameter, Search, value_of};
+use crate::config::sweep::{Parameter, Search};
 use crate::files;
 use crate::record::{RESOLVED, newest_of};
 use crate::sweep::importance::importance;
 use crate::sweep::journal::SweepSpec;
+use crate::sweep::ped_anova::ped_anova;
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial_rows::{self, CSV};
 use crate::sweep::{Error, pictures, repeats};
 
-/// Name of the table in the sweep's folder.
-pub const CSV: &str = "sweep.csv";
 /// Name of everything as JSON.
 pub const JSON: &str = "sweep.json";
 /// Name of the resolved experiment of the best trial.
@@ -31,7 +31,23 @@ pub(crate) fn write(
     ranking: &Ranking,
     trials: &[Trial],
 ) -> Result<(), Error> {
-    files::write_atomic(&folder.join(CSV), csv(subject, ranking, trials).as_bytes())?;
+    write_tables(folder, subject, search, ranking, trials)?;
+    if best(trials, search.goal).is_some() {
+        pictures::write(folder, search, ranking, trials)?;
+    }
+    Ok(())
+}
+
+/// Writes the tables, and the experiment of the best trial.
+pub(super) fn write_tables(
+    folder: &Path,
+    subject: &SweepSpec,
+    search: &Search,
+    ranking: &Ranking,
+    trials: &[Trial],
+) -> Result<(), Error> {
+    let rows = trial_rows::csv(folder, subject, ranking, trials);
+    files::write_atomic(&folder.join(CSV), rows.as_bytes())?;
     let mut value = summary(subject, ranking, trials);
     let shares = importance(search, ranking, trials);
     let shares: Map<String, Value> =
@@ -42,7 +58,6 @@ pub(crate) fn write(
     files::write_atomic(&folder.join(JSON), &bytes)?;
     if let Some(best) = best(trials, search.goal) {
         write_best(folder, subject, trials, best)?;
-        pictures::write(folder, search, ranking, trials)?;
     }
     Ok(())
 }
@@ -100,49 +115,6 @@ pub(super) fn word(state: State) -> &'static str {
     }
 }
 
-/// One row per trial, best first; numbers as they are, to be read by programs.
-fn csv(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> String {
-    let keys = keys(trials);
-    let head =
-        ["rank", "trial", "state", &subject.metric, "step", "last_step", "epochs", "seconds"];
-    let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
-    let mut rows = vec![head.chain(["error".to_owned()]).collect::<Vec<_>>()];
-    for (index, trial) in ranking.ranked(trials).into_iter().enumerate() {
-        let best = trial.best(subject.goal);
-        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let mut row = vec![
-            (index + 1).to_string(),
-            trial.number.to_string(),
-            word(trial.state).to_owned(),
-            number(best.and_then(|best| best.value)),
-            best.map(|best| best.step.to_string()).unwrap_or_default(),
-            trial.reports.last().map(|last| last.step.to_string()).unwrap_or_default(),
-            number(trial.epochs()),
-            format!("{:.3}", trial.seconds),
-        ];
-        row.extend(keys.iter().map(|key| match value_of(&trial.values, key) {
-            Some(Value::Null) => "off".to_owned(),
-            Some(Value::String(text)) => text.clone(),
-            Some(value) => value.to_string(),
-            None => String::new(),
-        }));
-        row.push(trial.error.clone().unwrap_or_default());
-        rows.push(row);
-    }
-    rows.iter()
-        .map(|row| row.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n")
-        .collect()
-}
-
-/// A cell as RFC 4180 wants it.
-fn quoted(cell: &str) -> String {
-    if cell.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
-}
-
 /// Everything that is known, for programs.
 pub fn summary(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> Value {
     let one = |trial: &Trial| {
@@ -164,11 +136,15 @@ pub fn summary(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> Valu
     };
     let best = best(trials, subject.goal).map(|best| {
         let mut found = one(best);
-        if let Some(mean) = repeats::mean_of(trials, subject.goal, best.number) {
-            found["mean"] = json!(mean);
+        if let Some(setting) = repeats::repeats_of(trials, subject.goal, best.number) {
+            found["mean"] = json!(setting.mean);
+            found["standard_error"] = json!(setting.error());
+            found["repeats"] = json!(setting.trials.len());
         }
         found
     });
+    let search = subject.search();
+    let shares = search.map(|search| ped_anova(&search, ranking, trials)).unwrap_or_default();
     json!({
         "format": FORMAT,
         "name": subject.name,
@@ -177,6 +153,7 @@ pub fn summary(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> Valu
         "goal": subject.goal,
         "planned": (subject.trials < usize::MAX).then_some(subject.trials),
         "best": best,
+        "ped_anova": shares.into_iter().map(|(key, share)| (key, json!(share))).collect::<Value>(),
         "repeats": repeats::json(trials, subject.goal),
         "trials": ranking.ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
     })
@@ -188,36 +165,22 @@ mod tests {
 
     use super::*;
     use crate::config::sweep::{Condition, Domain};
-    use crate::sweep::example_sweeps::{search, subject, trial};
+    use crate::sweep::example_sweeps::{search, subject, trial, with_values};
 
     fn trials() -> Vec<Trial> {
-        let with = |mut trial: Trial, values: Value| {
-            trial.values = values.as_object().unwrap().clone().into_iter().collect();
-            trial
-        };
         let failed =
             Trial { error: Some("a \"bad\", disk".into()), ..trial(3, State::Failed, &[]) };
         vec![
-            with(trial(1, State::Finished, &[0.5, 0.75]), json!({"optimizer.lr": 0.1, "n": "sgd"})),
-            with(
+            with_values(
+                trial(1, State::Finished, &[0.5, 0.75]),
+                json!({"optimizer.lr": 0.1, "n": "sgd"}),
+            ),
+            with_values(
                 trial(2, State::Pruned, &[0.25]),
                 json!({"optimizer.lr": 0.000_123_456, "m": [1, 2]}),
             ),
-            with(failed, json!({"optimizer.lr": 1.0})),
+            with_values(failed, json!({"optimizer.lr": 1.0})),
         ]
-    }
-
-    #[test]
-    fn the_file_of_rows_can_be_read_by_any_reader() {
-        let text = csv(&subject(), &Ranking::plain(subject().goal), &trials());
-        let mut reader = csv::Reader::from_reader(text.as_bytes());
-        assert_eq!(&reader.headers().unwrap()[3], "val/accuracy");
-        let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-        assert_eq!(&rows[0][3], "0.75");
-        assert_eq!((&rows[0][5], &rows[0][6]), ("20", "2"));
-        assert_eq!(&rows[1][8], "0.000123456");
-        assert_eq!(&rows[1][10], "[1,2]");
-        assert_eq!(&rows[2][11], "a \"bad\", disk");
     }
 
     #[test]
@@ -237,5 +200,6 @@ mod tests {
         let written: Value = serde_json::from_str(&text).unwrap();
         let keys: Vec<&String> = written["importance"].as_object().unwrap().keys().collect();
         assert_eq!(keys, ["optimizer.name", "optimizer.lr (sgd)", "optimizer.lr (adamw)"]);
+        assert_eq!(written["ped_anova"], json!({}), "two trials say nothing");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::config::Experiment;
 use crate::config::sweep::{
-    Domain, Json, MAX_POINTS, Search, Values, in_order, on_grid, setting_of, steps_of, value_of,
+    Domain, Json, MAX_POINTS, Search, Values, descend, in_order, on_grid, setting_of, steps_of,
+    value_in,
 };
 use crate::rng::{Key, Purpose, name_hash};
 use crate::sweep::method::{Grid, ProposalRequest, points};
@@ -34,14 +35,18 @@ impl BaseValues {
         self
     }
 
-    /// The value of `key`.
+    /// The value of `key`, also inside of a list.
     pub fn get(&self, key: &str) -> Option<&Json> {
-        self.0.get(key)
+        let in_list = || {
+            let (list, _) = key.split_once('[')?;
+            descend(self.0.get(list)?, &key[list.len()..])
+        };
+        self.0.get(key).or_else(in_list)
     }
 
     /// The canonical form of `values` over these: see [`setting_of`].
     pub(super) fn setting(&self, values: &Values) -> String {
-        setting_of(values, |key| self.0.get(key).cloned())
+        setting_of(values, |key| self.get(key).cloned())
     }
 }
 
@@ -68,7 +73,7 @@ impl Tried {
 
 /// Returns true if the values of a trial satisfy all constraints.
 pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
-    let known = |key: &str| value_of(values, key).or_else(|| base.0.get(key)).cloned();
+    let known = |key: &str| value_in(values, key).or_else(|| base.get(key)).cloned();
     search.constraints.iter().all(|constraint| constraint.holds(&known))
 }
 
@@ -107,6 +112,11 @@ pub(super) fn all_points(search: &Search, base: &BaseValues) -> Option<Vec<Value
     if count > MAX_POINTS { None } else { points(&Grid {}, search, base) }
 }
 
+/// Logarithms between which all whole numbers from `min` to `max` have their place.
+pub(super) fn log_ends(min: i64, max: i64) -> (f64, f64) {
+    ((min as f64 - 0.5).ln(), (max as f64 + 0.5).ln())
+}
+
 /// The value at `share` (from 0 to below 1) of a domain.
 pub fn at(domain: &Domain, share: f64) -> Json {
     let between = |low: f64, high: f64| low + (high - low) * share;
@@ -119,6 +129,10 @@ pub fn at(domain: &Domain, share: f64) -> Json {
         }
         Domain::IntUniform { min, max } => {
             Json::from(min + index(max.abs_diff(*min).saturating_add(1)) as i64)
+        }
+        Domain::IntLogUniform { min, max } => {
+            let (low, high) = log_ends(*min, *max);
+            Json::from((between(low, high).exp().round() as i64).clamp(*min, *max))
         }
         Domain::QUniform { min, max, q } => {
             Json::from(on_grid(*min, *q, index(steps_of(*min, *max, *q) + 1)))
@@ -150,6 +164,7 @@ mod tests {
             Parameter::new("lr", Domain::LogUniform { min: 1e-5, max: 1.0 }),
             Parameter::new("n", Domain::IntUniform { min: -2, max: 2 }),
             Parameter::new("q", Domain::QUniform { min: 0.0, max: 1.0, q: 0.25 }),
+            Parameter::new("width", Domain::IntLogUniform { min: 1, max: 1000 }),
         ];
         let base = BaseValues::default();
         let draws: Vec<Values> = (1..=2000).map(|n| random(&search, &base, n).unwrap()).collect();
@@ -163,6 +178,11 @@ mod tests {
             assert!(column(1).filter(|n| *n == wanted).count() > 300);
         }
         assert!(column(2).all(|q| (q * 4.0).fract() == 0.0));
+        assert!(column(3).all(|n| (1.0..=1000.0).contains(&n) && n.fract() == 0.0));
+        let [ones, tens] = [(1.0, 9.5), (9.5, 99.5)]
+            .map(|(low, high)| column(3).filter(|n| (low..high).contains(n)).count());
+        // ln(19) and ln(10.5) of ln(2001).
+        assert!((700..850).contains(&ones) && (560..680).contains(&tens), "{ones} {tens}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::files::lock_holder;
 use crate::record::text::wrapped;
+use crate::sweep::contrast::{Contrast, contrast};
 use crate::sweep::journal::{self, JournalState};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
@@ -53,6 +54,12 @@ impl Status {
         if self.holder.is_some() { "running" } else { "interrupted" }
     }
 
+    /// What sets its best trials apart; `None` while there are too few to tell.
+    pub fn contrast(&self, pruners: &Pruners) -> Option<Contrast> {
+        let JournalState { subject, trials, .. } = &self.story;
+        contrast(&subject.search()?, &subject.ranking(pruners), trials)
+    }
+
     /// The page for the terminal.
     pub fn page(&self, pruners: &Pruners) -> String {
         let JournalState { subject, trials, opened, .. } = &self.story;
@@ -89,6 +96,9 @@ impl Status {
             let values = values_of(best);
             let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
             text += &(wrapped(&line, WIDTH, 2) + "\n");
+        }
+        if let Some(contrast) = self.contrast(pruners) {
+            text += &(wrapped(&contrast.line(), WIDTH, 2) + "\n");
         }
         text + "\n" + &table(self, &subject.ranking(pruners))
     }

@@ -7,9 +7,10 @@ use crate::record::text::{duration, hyperparameter, metric, short, wrapped};
 use crate::sweep::journal::{JournalState, SweepSpec};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::{Repeats, over, repeats};
-use crate::sweep::results::{CSV, keys, word};
+use crate::sweep::results::{keys, word};
 use crate::sweep::status::Status;
 use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial_rows::CSV;
 
 /// Rows of the table.
 const MAX_ROWS: usize = 30;
@@ -67,19 +68,20 @@ fn time_of(trial: &Trial) -> Option<String> {
     is_known.then(|| duration(trial.seconds))
 }
 
-/// Mean and spread of what trials reached that differ in their fold or seed alone.
+/// Mean, its standard error and the spread of what trials reached that differ in their fold or seed
+/// alone.
 fn repeated(subject: &SweepSpec, trials: &[Trial]) -> String {
     let found = repeats(trials, subject.goal);
     let Some(first) = found.first() else { return String::new() };
-    let head = ["mean", "sd", "trials"].map(str::to_owned).into_iter();
+    let head = ["mean", "error", "sd", "trials"].map(str::to_owned).into_iter();
     let keys = first.values.iter().map(|(key, _)| key.clone());
     let mut rows: Vec<Vec<String>> = vec![head.chain(keys).collect()];
     for setting in found.iter().take(MAX_ROWS) {
         let Repeats { values, mean, sd, .. } = setting;
-        let spread =
-            [metric(&subject.metric, *mean), metric(&subject.metric, *sd), setting.count()];
+        let numbers = [*mean, setting.error(), *sd].map(|value| metric(&subject.metric, value));
+        let spread = numbers.into_iter().chain([setting.count()]);
         let values = first.values.iter().map(|(key, _)| shown(value_of(values, key)));
-        rows.push(spread.into_iter().chain(values).collect());
+        rows.push(spread.chain(values).collect());
     }
     format!("\n{} over `{}`:\n{}", subject.metric, over(trials), align(&rows))
 }
@@ -90,7 +92,7 @@ fn shown(value: Option<&Value>) -> String {
 
 /// Columns side by side, right-aligned; those for which there is no room go below, under the same
 /// names of rows.
-fn align(rows: &[Vec<String>]) -> String {
+pub(super) fn align(rows: &[Vec<String>]) -> String {
     let n = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
@@ -141,6 +143,7 @@ mod tests {
             trials,
             opened: Timestamp::UNIX_EPOCH,
             extended_by: BTreeSet::new(),
+            earlier: Vec::new(),
         };
         table(&Status { story, holder: None, workers: 0 }, &ranking)
     }
@@ -185,7 +188,7 @@ mod tests {
         let trials = [of(1, 0, 0.5), of(2, 1, 0.75), of(3, 2, 0.625)];
         let text = table_of(&trials);
         assert!(text.contains("val/accuracy over `data.fold`:\n"), "{text}");
-        assert!(text.contains("62.50 %  12.50 %       3  sgd\n"), "{text}");
+        assert!(text.contains("62.50 %  7.22 %  12.50 %       3  sgd\n"), "{text}");
     }
 
     #[test]

@@ -1,28 +1,35 @@
 //! The scheduler of all trials: draws, starts, follows, prunes, journals, and starts the next as
 //! soon as there is room. One thread decides; one thread per running trial watches its ranks.
 
+mod ask;
 mod preflight;
 mod session;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::checkpoint;
 use crate::config::Loaded;
-use crate::config::sweep::{Sweep, Values, change_of};
+use crate::config::sweep::{Search, Sweep, Values, change_of, is_repeat};
 use crate::files::{self, RunLock};
+use crate::plan::RunFolders;
 use crate::record::Screen;
+use crate::record::text::metric;
+use crate::sweep::earlier::{EarlierTrial, comparable};
 use crate::sweep::folder::{clear, prepared_folder, refuse_runs};
 use crate::sweep::journal::{self, Journal, JournalState, SweepSpec};
 use crate::sweep::method::{Method, points};
-use crate::sweep::repeats::{Repeated, is_repeat};
+use crate::sweep::repeated_search::Repeated;
 use crate::sweep::request::{SweepEnd, SweepRequest, Trainer};
 use crate::sweep::sampler::{BaseValues, Tried, all_points};
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::{State, Trial, cost};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, is_trial, range_test, results};
 use crate::terminal::counted;
+
+pub(super) use ask::wait_for_lock;
+pub use ask::{Answer, ask};
 
 /// Runs a sweep, or continues it: the trials in its folder are not run again.
 ///
@@ -53,7 +60,7 @@ pub(super) fn run_for(
     if story.is_none() {
         range_test::refuse(&folder)?;
     }
-    let (mut session, subject) = checked_session(order, trainer, story.as_ref())?;
+    let (mut session, subject) = checked_session(order, trainer, story.as_ref(), Checks::All)?;
     // A run of this name may begin at the same moment.
     let turn = files::take_turn(&folder)?;
     refuse_runs(&folder)?;
@@ -67,10 +74,12 @@ pub(super) fn run_for(
         }
         Some(_) => {}
     }
+    for earlier in &session.news {
+        journal.earlier(earlier)?;
+    }
     clear(&order, &session.trials);
     let ended = session.run(&mut journal)?;
-    let trials = session.trials;
-    let ranking = session.ranking;
+    let Session { trials, ranking, earlier, .. } = session;
     if ended != SweepEnd::Extended {
         results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
     }
@@ -78,7 +87,16 @@ pub(super) fn run_for(
         || (jiff::Timestamp::now(), BTreeSet::new()),
         |it| (it.opened, it.extended_by),
     );
-    Ok((ended, JournalState { subject, trials, opened, extended_by }))
+    Ok((ended, JournalState { subject, trials, opened, extended_by, earlier }))
+}
+
+/// What is checked of a sweep before it continues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Checks {
+    /// Its earlier trials, and all that are known before any result.
+    All,
+    /// Its earlier trials only.
+    Earlier,
 }
 
 /// Prepares a sweep to continue from the contents of its folder. Nothing is written.
@@ -86,27 +104,35 @@ fn checked_session<'a>(
     order: SweepRequest<'a>,
     trainer: &'a dyn Trainer,
     story: Option<&JournalState>,
+    checks: Checks,
 ) -> Result<(Session<'a>, SweepSpec), Error> {
     let folder = order.folder();
     let base = order.base_values();
     let method = order.method()?;
     let ranking = order.ranking()?;
-    let points = known_points(&order, method.as_ref(), &base)?;
     let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
-    let TrialPlan { points, total, repeated } = TrialPlan::of(&order, points, &base, &trials);
+    let mut earlier = story.map(|story| story.earlier.clone()).unwrap_or_default();
+    let (news, left_out) = news(&order, trainer, &earlier)?;
+    earlier.extend(news.iter().cloned());
+    let plan = TrialPlan::of(&order, method.as_ref(), &base, &trials, &earlier)?;
+    let TrialPlan { points, total, repeated } = plan;
     let subject = subject(&order, total);
-    let earlier = story.map(|story| &story.subject);
-    is_same_sweep(&folder, &subject, earlier, order.extend)?;
-    if earlier.is_none() {
+    let before = story.map(|story| &story.subject);
+    is_same_sweep(&folder, &subject, before, order.extend)?;
+    if before.is_none() {
         refuse_leftovers(&order)?;
     }
+    let mut notes = notes(&order, total, repeated.as_ref());
+    notes.extend(of_earlier(&earlier, left_out, &order.sweep.search));
     let mut session = Session {
         order,
         trainer,
         base,
         total,
         points,
-        notes: notes(&order, total, repeated.as_ref()),
+        notes,
+        earlier,
+        news,
         repeated,
         folder,
         trials,
@@ -116,7 +142,9 @@ fn checked_session<'a>(
         ranking,
     };
     session.check_data()?;
-    session.check_ahead()?;
+    if checks == Checks::All {
+        session.check_ahead()?;
+    }
     Ok((session, subject))
 }
 
@@ -127,27 +155,29 @@ pub(super) fn extends(
     trainer: &dyn Trainer,
     story: &JournalState,
 ) -> Result<bool, Error> {
-    let subject = subject_of(&order, &story.trials)?;
+    let subject = subject_of(&order, story)?;
     is_same_sweep(&order.folder(), &subject, Some(&story.subject), order.extend)?;
     let (open, _) = subject.changes(&story.subject);
     let is_more = !open.is_empty() || subject.trials > story.subject.trials;
     if is_more {
-        checked_session(SweepRequest { screen: Screen::Silent, ..order }, trainer, Some(story))?;
+        let silent = SweepRequest { screen: Screen::Silent, ..order };
+        checked_session(silent, trainer, Some(story), Checks::All)?;
     }
     Ok(is_more)
 }
 
-/// The subject of the order's sweep after these trials.
-fn subject_of(order: &SweepRequest<'_>, trials: &[Trial]) -> Result<SweepSpec, Error> {
-    let base = order.base_values();
-    let points = known_points(order, order.method()?.as_ref(), &base)?;
-    Ok(subject(order, TrialPlan::of(order, points, &base, trials).total))
+/// The subject of the order's sweep after the trials of this journal.
+fn subject_of(order: &SweepRequest<'_>, story: &JournalState) -> Result<SweepSpec, Error> {
+    let JournalState { trials, earlier, .. } = story;
+    let method = order.method()?;
+    let plan = TrialPlan::of(order, method.as_ref(), &order.base_values(), trials, earlier)?;
+    Ok(subject(order, plan.total))
 }
 
 /// The sweep of an order as the journal has it: another process may have extended it since.
 pub(super) fn as_journaled(order: &SweepRequest<'_>, story: &JournalState) -> Result<Sweep, Error> {
     let own = order.sweep.clone();
-    let is_known = subject_of(order, &story.trials)?.is_recorded_in(&story.subject);
+    let is_known = subject_of(order, story)?.is_recorded_in(&story.subject);
     Ok(match story.subject.search() {
         Some(search) if !is_known => Sweep { search, trials: Some(story.subject.trials), ..own },
         _ => own,
@@ -164,7 +194,7 @@ pub(super) fn finished(
         range_test::refuse(&folder)?;
         return Ok(None);
     };
-    let subject = subject_of(order, &story.trials)?;
+    let subject = subject_of(order, &story)?;
     is_same_sweep(&folder, &subject, Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
     if order.is_reached(&story.trials) {
@@ -175,17 +205,56 @@ pub(super) fn finished(
     Ok(is_over.then_some((SweepEnd::Done { failed }, story)))
 }
 
-/// The points of a method that knows all points beforehand.
-fn known_points(
+/// Comparable results that the sweep does not have yet, and the number of results that are not
+/// comparable. Refused if their data are others than those here.
+fn news(
     order: &SweepRequest<'_>,
-    method: &dyn Method,
-    base: &BaseValues,
-) -> Result<Option<Vec<Values>>, Error> {
-    let points = points(method, &order.sweep.search, base);
-    if points.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Error::NothingLeft);
+    trainer: &dyn Trainer,
+    known: &[EarlierTrial],
+) -> Result<(Vec<EarlierTrial>, usize), Error> {
+    let search = &order.sweep.search;
+    let subject = subject(order, 0);
+    let (mut news, mut left_out) = (Vec::new(), 0);
+    for results in order.earlier {
+        let (mut found, n_left) = comparable(&subject, search, results)?;
+        left_out += n_left;
+        found.retain(|one| {
+            known.iter().chain(&news).all(|other: &EarlierTrial| other.from != one.from)
+        });
+        if let Some(first) = found.first() {
+            let logs = PathBuf::from(&first.from);
+            let folders = RunFolders { id: first.trial.id(), checkpoints: logs.clone(), logs };
+            let differences = trainer.other_data(&folders, &order.changes(&first.trial.values));
+            if !differences.is_empty() {
+                return Err(Error::OtherData { folder: folders.logs, differences });
+            }
+        }
+        news.extend(found);
     }
-    Ok(points)
+    Ok((news, left_out))
+}
+
+/// A remark on the results from which the sweep starts.
+fn of_earlier(earlier: &[EarlierTrial], left_out: usize, search: &Search) -> Option<String> {
+    let value = |one: &EarlierTrial| cost(one.trial.value(search.goal), search.goal);
+    let finished = earlier.iter().filter(|one| one.trial.state == State::Finished);
+    let best = finished.min_by(|a, b| value(a).total_cmp(&value(b)));
+    let results = counted(earlier.len() as u64, "earlier result");
+    let mut note = match best.and_then(|best| Some((best, best.trial.value(search.goal)?))) {
+        _ if earlier.is_empty() => return None,
+        Some((best, value)) => {
+            let value = metric(&search.metric, value);
+            format!(
+                "{results} from elsewhere; the best: {} {value}, `{}`",
+                search.metric, best.from
+            )
+        }
+        None => format!("{results} from elsewhere"),
+    };
+    if left_out > 0 {
+        note += &format!("; {left_out} more are not comparable");
+    }
+    Some(note)
 }
 
 /// The trials to come.
@@ -202,25 +271,50 @@ struct TrialPlan {
 impl TrialPlan {
     fn of(
         order: &SweepRequest<'_>,
-        points: Option<Vec<Values>>,
+        method: &dyn Method,
         base: &BaseValues,
         trials: &[Trial],
-    ) -> Self {
+        earlier: &[EarlierTrial],
+    ) -> Result<Self, Error> {
         let search = &order.sweep.search;
         let asked = order.sweep.trials;
-        let mut tried = Tried::of(trials, base);
-        let mut left = |all: Vec<Values>| -> VecDeque<Values> {
-            all.into_iter().filter(|point| tried.add(point, base)).collect()
+        let draws = method.points(search).is_none();
+        let repeated = if draws || search.repeats.is_some() {
+            Repeated::of(search, base, asked)
+        } else {
+            None
         };
-        let draws = points.is_none();
-        let points = points.map(&mut left);
+        let search = repeated.as_ref().map_or(search, |repeated| &repeated.search);
+        let points = points(method, search, base);
+        if points.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::NothingLeft);
+        }
         // A space that is drawn from may have an end, too.
-        let space = draws.then(|| all_points(search, base)).flatten().map(&mut left);
-        let n_left = points.as_ref().or(space.as_ref()).map(VecDeque::len);
+        let space = || {
+            let space = draws.then(|| all_points(search, base))??;
+            Some(search.start.iter().cloned().chain(space).collect())
+        };
+        let settings: Option<Vec<Values>> = points.clone().or_else(space);
+        let ran: Vec<Trial> =
+            trials.iter().chain(earlier.iter().map(|one| &one.trial)).cloned().collect();
+        let mut tried = Tried::of(&ran, base);
+        let n_left = settings.map(|settings| {
+            let all = settings.into_iter().flat_map(|setting| match &repeated {
+                Some(repeated) => repeated.all(&setting),
+                None => vec![setting],
+            });
+            all.filter(|values| tried.add(values, base)).count()
+        });
+        let points = points.map(|points| {
+            let mut begun = match &repeated {
+                Some(_) => Tried::of(&Repeated::settings(&ran, base, search.goal), base),
+                None => Tried::of(&ran, base),
+            };
+            points.into_iter().filter(|point| begun.add(point, base)).collect()
+        });
         let most = asked.unwrap_or(usize::MAX);
         let wanted = n_left.map_or(most, |left| most.min(trials.len() + left));
-        let repeated = draws.then(|| Repeated::of(search, base, asked)).flatten();
-        Self { points, total: wanted.max(trials.len()), repeated }
+        Ok(Self { points, total: wanted.max(trials.len()), repeated })
     }
 }
 
@@ -229,11 +323,20 @@ fn notes(order: &SweepRequest<'_>, total: usize, repeated: Option<&Repeated>) ->
     let search = &order.sweep.search;
     let mut notes = Vec::new();
     if let Some(asked) = order.sweep.trials.filter(|asked| *asked > total) {
+        let noun = if repeated.is_some() { "trial" } else { "setting" };
         notes.push(format!(
             "`sweep.trials` is {asked}, but there are only {}: none is trained twice, as it would \
              give the same numbers",
-            counted(total as u64, "setting")
+            counted(total as u64, noun)
         ));
+    }
+    if let Some(repeated) = repeated.filter(|repeated| repeated.is_race()) {
+        notes.push(format!(
+            "each setting is trained up to {} times, as long as it may still be the best, and \
+             compared by its mean",
+            repeated.n()
+        ));
+        return notes;
     }
     let keys = search.parameters.iter().map(|parameter| parameter.key.as_str());
     let keys: Vec<&str> = keys.filter(|key| is_repeat(key)).collect();

@@ -243,7 +243,7 @@ fn n_done(trials: &[Trial]) -> usize {
 }
 
 /// The values of a trial, numbers with four digits.
-pub(crate) fn values_of(trial: &Trial) -> String {
+pub fn values_of(trial: &Trial) -> String {
     let words = trial.values.iter().map(|(key, value)| format!("{key}={}", hyperparameter(value)));
     words.collect::<Vec<String>>().join(" ")
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use figment::value::Value;
+use figment::value::{Dict, Value};
 
 use crate::config::keys::{join, json, path_of};
 use crate::config::reader::Reader;
 use crate::config::spans::{KeySpan, Path};
-use crate::config::sweep::space::{Condition, canonical};
+use crate::config::sweep::space::{Condition, canonical, is_inside};
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
 use crate::config::unknown_keys::{is_in_list, unknown};
 
@@ -31,8 +31,13 @@ pub(super) fn parameters(reader: &mut Reader) -> Vec<Parameter> {
     let mut found = Vec::new();
     walk(reader, &path_of("sweep.parameters"), "", &mut found);
     for parameter in &found {
-        check_key(reader, &parameter.path, &parameter.key);
+        let values = match &parameter.domain {
+            Domain::Categorical { values } => values.iter().collect(),
+            _ => Vec::new(),
+        };
+        check_key(reader, &parameter.path, &parameter.key, &values);
     }
+    overlaps(reader, &found);
     found
 }
 
@@ -49,7 +54,7 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
                     walk(reader, &at, &key, found);
                 }
             }
-            Some(Value::Array(_, items)) if items.iter().any(|item| item.as_dict().is_some()) => {
+            Some(Value::Array(_, items)) if items.iter().any(is_entry) => {
                 for index in 0..items.len() {
                     found.extend(parameter(reader, join(&at, &index.to_string()), key.clone()));
                 }
@@ -72,6 +77,23 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
     }
 }
 
+/// True for a table with a domain; others are values of a key that is a table.
+fn is_entry(item: &Value) -> bool {
+    let has_spec = |keys: &Dict| keys.keys().any(|key| SPEC.contains(&key.as_str()));
+    item.as_dict().is_some_and(|keys| keys.is_empty() || has_spec(keys))
+}
+
+/// Refuses a parameter that is a key of another one, whose values are whole tables.
+fn overlaps(reader: &mut Reader, parameters: &[Parameter]) {
+    for parameter in parameters {
+        let whole = parameters.iter().find(|other| is_inside(&parameter.key, &other.key));
+        if let Some(whole) = whole {
+            let what = format!("is part of `{}`, which is a parameter itself", whole.key);
+            reader.wrong_help(&parameter.path, what, "put it into the tables there");
+        }
+    }
+}
+
 fn parameter(reader: &mut Reader, path: Path, key: String) -> Option<Parameter> {
     reader.only(&path, &SPEC);
     let when = conditions(reader, &join(&path, "when"));
@@ -79,12 +101,16 @@ fn parameter(reader: &mut Reader, path: Path, key: String) -> Option<Parameter> 
     Some(Parameter { key, domain, when, path })
 }
 
-/// A key that experiments have, and that the sweep does not set itself.
-fn check_key(reader: &mut Reader, path: &[String], key: &str) {
-    let part_of = |whole: &str| {
-        key == whole || key.strip_prefix(whole).is_some_and(|rest| rest.starts_with('.'))
+/// A key that experiments have, and that the sweep does not set itself; whole tables and lists are
+/// keys where the values are such.
+fn check_key(reader: &mut Reader, path: &[String], key: &str, values: &[&Json]) {
+    let is_reserved = |reserved: &str| {
+        key == reserved
+            || is_inside(key, reserved)
+            || (is_inside(reserved, key)
+                && values.iter().any(|value| sets_key(value, key, reserved)))
     };
-    if let Some((_, help)) = RESERVED.iter().find(|(reserved, _)| part_of(reserved)) {
+    if let Some((_, help)) = RESERVED.iter().find(|(reserved, _)| is_reserved(reserved)) {
         let at = reader.problem(path, "is set by the sweep itself").help(*help);
         reader.problems.push(at);
         return;
@@ -95,10 +121,18 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
         return;
     }
     let schema_path = path_of(key);
-    if is_in_list(&schema_path, reader.vocabulary.page()) {
-        let list = key.split('[').next().unwrap_or(key);
-        let help = format!("replace the whole list, in all trials, with `{list}=[...]`");
-        reader.wrong_help(path, "belongs to a list, which a sweep cannot vary", help);
+    // What an entry of a list may hold is told once the base is loaded with it.
+    let in_list = is_in_list(&schema_path, reader.vocabulary.page());
+    if in_list && (key.contains('[') || all_are(values, Json::is_array)) {
+        return;
+    }
+    let is_table = known.iter().any(|name| is_inside(name, key));
+    if is_table && all_are(values, Json::is_object) {
+        return;
+    }
+    if in_list {
+        let help = format!("name a key of an entry, such as `{key}[0].name`, or list whole lists");
+        reader.wrong_help(path, "belongs to a list", help);
         return;
     }
     let order = crate::config::extract::strongest(&reader.layers, path).unwrap_or(0);
@@ -115,6 +149,16 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
     reader.problems.push(problem);
 }
 
+fn all_are(values: &[&Json], is_such: fn(&Json) -> bool) -> bool {
+    !values.is_empty() && values.iter().all(|value| is_such(value))
+}
+
+/// True if a table that is the value of `key` holds the key `inner` of an experiment.
+fn sets_key(value: &Json, key: &str, inner: &str) -> bool {
+    let rest = inner[key.len()..].trim_start_matches('.');
+    rest.split('.').try_fold(value, |value, part| value.get(part)).is_some()
+}
+
 fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
     let at = |key: &str| join(path, key);
     let words = [
@@ -123,6 +167,7 @@ fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
         ("log_uniform", 2),
         ("int_uniform", 3),
         ("q_uniform", 4),
+        ("int_log_uniform", 5),
     ];
     let has_values = reader.get(&at("values")).is_some();
     let kind = match (reader.get(&at("distribution")).is_some(), has_values) {
@@ -216,23 +261,25 @@ fn numbers(reader: &mut Reader, path: &[String], kind: usize) -> Option<Domain> 
         return None;
     }
     match kind {
-        2 if min <= 0.0 => {
-            reader.wrong_help(
-                &at("min"),
-                "must be greater than 0: it has no logarithm",
-                "use `uniform`",
-            );
+        2 | 5 if min <= 0.0 => {
+            let other = if kind == 2 { "use `uniform`" } else { "use `int_uniform`" };
+            reader.wrong_help(&at("min"), "must be greater than 0: it has no logarithm", other);
             None
         }
         2 => Some(Domain::LogUniform { min, max }),
-        3 => {
+        3 | 5 => {
             for (key, bound) in [("min", min), ("max", max)] {
                 if bound.fract() != 0.0 || bound.abs() > 1e15 {
                     reader.wrong(&at(key), "must be a whole number");
                     return None;
                 }
             }
-            Some(Domain::IntUniform { min: min as i64, max: max as i64 })
+            let (min, max) = (min as i64, max as i64);
+            Some(if kind == 3 {
+                Domain::IntUniform { min, max }
+            } else {
+                Domain::IntLogUniform { min, max }
+            })
         }
         4 => {
             if reader.get(&at("q")).is_none() {
@@ -317,7 +364,9 @@ pub(super) fn constraints(reader: &mut Reader) -> Vec<Constraint> {
 }
 
 /// `[[sweep.list]]` or `[[sweep.start]]`: settings, each a table of keys.
-pub(super) fn tables(reader: &mut Reader, key: &str) -> Vec<Values> {
+///
+/// Keys whose values are whole tables in `parameters` have tables here, too.
+pub(super) fn tables(reader: &mut Reader, key: &str, parameters: &[Parameter]) -> Vec<Values> {
     let path = path_of(key);
     let items = match reader.get(&path) {
         None => return Vec::new(),
@@ -338,7 +387,7 @@ pub(super) fn tables(reader: &mut Reader, key: &str) -> Vec<Values> {
         let at = join(&path, &index.to_string());
         let mut values = Values::new();
         let n_before = reader.problems.len();
-        entries(reader, &at, "", &mut values);
+        entries(reader, &at, "", parameters, &mut values);
         if values.is_empty() && reader.problems.len() == n_before {
             reader.wrong(&at, "changes nothing");
         }
@@ -347,15 +396,24 @@ pub(super) fn tables(reader: &mut Reader, key: &str) -> Vec<Values> {
     found
 }
 
-fn entries(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Values) {
+fn entries(
+    reader: &mut Reader,
+    path: &[String],
+    prefix: &str,
+    parameters: &[Parameter],
+    found: &mut Values,
+) {
     for name in reader.keys(path) {
         let at = join(path, &name);
         let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+        let is_whole = parameters.iter().any(|parameter| parameter.key == key);
         match reader.get(&at).cloned() {
-            Some(Value::Dict(..)) => entries(reader, &at, &key, found),
+            Some(Value::Dict(..)) if !is_whole => entries(reader, &at, &key, parameters, found),
             Some(_) => {
-                check_key(reader, &at, &key);
-                found.extend(value(reader, &at).map(|value| (key, value)));
+                if let Some(value) = value(reader, &at) {
+                    check_key(reader, &at, &key, &[&value]);
+                    found.push((key, value));
+                }
             }
             None => {}
         }

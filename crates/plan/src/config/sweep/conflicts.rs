@@ -10,10 +10,11 @@ use crate::config::schema::Mode;
 use crate::config::suggest::{any_of, closest, remedy};
 use crate::config::sweep::METHOD;
 use crate::config::sweep::load::{Loader, load_base};
-use crate::config::sweep::space::in_order;
+use crate::config::sweep::space::{in_order, is_inside};
 use crate::config::sweep::start;
 use crate::config::sweep::{
-    Domain, Json, Parameter, Sweep, Values, change_of, setting_of, value_of,
+    Condition, Domain, Json, Parameter, Search, Sweep, Values, canonical, change_of, is_repeat,
+    setting_of, value_of,
 };
 use crate::config::{Vocabulary, leaves};
 
@@ -36,7 +37,48 @@ pub(super) fn check(reader: &mut Reader, sweep: &Sweep) {
             }
         }
     }
+    repeats(reader, &sweep.search);
     method(reader, sweep);
+}
+
+/// `sweep.repeats` and the folds and seeds that are written down.
+fn repeats(reader: &mut Reader, search: &Search) {
+    let Some(n) = search.repeats else { return };
+    let place = path_of("sweep.repeats");
+    let listed = search.list.iter().flatten().find(|(key, _)| is_repeat(key));
+    if let Some((key, _)) = listed {
+        let what = format!("`sweep.list` sets `{key}`, by which settings are repeated");
+        reader.wrong_help(&place, what, "remove it here, or there");
+        return;
+    }
+    let own = || search.parameters.iter().filter(|parameter| is_repeat(&parameter.key));
+    if own().next().is_none() {
+        return;
+    }
+    let keys = own().map(|parameter| format!("`{}`", parameter.key));
+    let keys = keys.collect::<Vec<String>>().join(" and ");
+    if search.ties_repeats() {
+        let what = format!("settings cannot be repeated over {keys}, which is tied to other keys");
+        reader.wrong_help(&place, what, "remove its `when`, and rules and conditions on it");
+        return;
+    }
+    let count = |parameter: &Parameter| Some(parameter.domain.points(MAX_POINTS)?.len());
+    let n_values = own().map(count).try_fold(1usize, |product, n| Some(product.saturating_mul(n?)));
+    match n_values {
+        None => {
+            let help = "list the values to repeat over, such as `[0, 1, 2]`";
+            reader.wrong_help(&place, format!("{keys} has too many values to count"), help);
+        }
+        Some(n_values) if n_values < n as usize => {
+            let what = format!("is {n}, but there are only {n_values} values of {keys}");
+            reader.wrong_help(
+                &place,
+                what,
+                format!("list more of them, or `repeats = {n_values}`"),
+            );
+        }
+        Some(_) => {}
+    }
 }
 
 fn conditions(reader: &mut Reader, parameter: &Parameter, all: &[Parameter]) {
@@ -47,10 +89,23 @@ fn conditions(reader: &mut Reader, parameter: &Parameter, all: &[Parameter]) {
             continue;
         }
         let mut parents = all.iter().filter(|other| other.key == condition.key).peekable();
+        if let Some(whole) = all.iter().find(|other| is_inside(&condition.key, &other.key)) {
+            let what = format!(
+                "`{}` is part of `{}`, whose values are whole tables",
+                condition.key, whole.key
+            );
+            let help = "make the key a parameter of its own, or put this one into the tables";
+            reader.wrong_help(&path, what, help);
+            continue;
+        }
+        if parents.peek().is_none() && is_of_base(&reader.vocabulary, &condition.key) {
+            // Whether it holds is known once the base is.
+            continue;
+        }
         if parents.peek().is_none() {
             let help = match closest(&condition.key, all.iter().map(|other| other.key.as_str())) {
                 Some(key) => format!("did you mean `{key}`?"),
-                None => "name another parameter of the sweep".to_owned(),
+                None => "name another parameter of the sweep, or a key of the base".to_owned(),
             };
             reader.wrong_help(&path, format!("`{}` is not a parameter", condition.key), help);
             continue;
@@ -70,6 +125,66 @@ fn conditions(reader: &mut Reader, parameter: &Parameter, all: &[Parameter]) {
             reader.wrong(&path, format!("`{}` depends on this parameter itself", condition.key));
         }
     }
+}
+
+/// True for keys that an experiment has, which are the same in all trials.
+fn is_of_base(vocabulary: &Vocabulary, key: &str) -> bool {
+    key.starts_with("model.options.") || vocabulary.keys().iter().any(|known| known == key)
+}
+
+/// Decides the conditions on keys that no parameter changes: one that holds in the base is no
+/// condition, and a parameter with one that does not is none.
+fn settle_conditions(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded, loader: Loader<'_>) {
+    let all = sweep.search.parameters.clone();
+    let is_fixed = |condition: &Condition| all.iter().all(|other| other.key != condition.key);
+    for parameter in &all {
+        for condition in parameter.when.iter().filter(|condition| is_fixed(condition)) {
+            never(reader, sweep, parameter, condition, loader);
+        }
+    }
+    let usual = leaves(&base.experiment);
+    let value = |key: &str| usual.get(key).and_then(|text| serde_json::from_str(text).ok());
+    let holds = |condition: &Condition| match value(&condition.key) {
+        Some(value) => condition.values.iter().any(|one| canonical(one) == canonical(&value)),
+        None => condition.values.iter().any(is_off),
+    };
+    let parameters = &mut sweep.search.parameters;
+    parameters.retain(|parameter| {
+        parameter.when.iter().filter(|condition| is_fixed(condition)).all(&holds)
+    });
+    for parameter in parameters.iter_mut() {
+        parameter.when.retain(|condition| !is_fixed(condition));
+    }
+    if parameters.is_empty() && !all.is_empty() {
+        let what = "leaves nothing to try: no parameter has a `when` that holds in the base";
+        let help = "change the base, or the conditions";
+        reader.wrong_help(&path_of("sweep.parameters"), what, help);
+    }
+}
+
+/// Refuses a value of a condition that its key cannot have.
+fn never(
+    reader: &mut Reader,
+    sweep: &Sweep,
+    parameter: &Parameter,
+    condition: &Condition,
+    loader: Loader<'_>,
+) {
+    for value in condition.values.iter().filter(|value| !is_off(value)) {
+        let change = change_of(&condition.key, value);
+        let Err(problems) = load_base(sweep, &[change], loader) else { continue };
+        if let Some(problem) = problems.iter().find(|problem| problem.key() == condition.key) {
+            let what = format!("`{}` is never {value}: {}", condition.key, problem.what());
+            let help = problem.remedy().map(str::to_owned);
+            let blamed = reader.problem(&join(&parameter.path, "when"), what).maybe_help(help);
+            reader.problems.push(blamed);
+        }
+    }
+}
+
+/// True for `null` and the words for it.
+fn is_off(value: &Json) -> bool {
+    value.is_null() || value.as_str().is_some_and(|word| ["off", "null"].contains(&word))
 }
 
 fn leads_back(from: &str, to: &str, all: &[Parameter], depth: usize) -> bool {
@@ -171,6 +286,7 @@ fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Requirement]) {
     }
     if !has_trials(needs) {
         foreign.extend(["pruner", "trials", "constraints", "metric", "goal", "time", "until"]);
+        foreign.extend(["patience", "repeats"]);
     }
     // The others know all of their trials.
     if !needs.contains(&Requirement::Trials) {
@@ -220,6 +336,7 @@ pub(super) fn with_base(
     if !has_trials(needs(loader.vocabulary, sweep)) {
         return Some(plain);
     }
+    settle_conditions(reader, sweep, &plain, loader);
     metric(reader, sweep, &plain);
     if !reader.problems.is_empty() {
         return None;
@@ -258,9 +375,6 @@ enum NullMeaning {
 /// A file has no `null`: "off" and "null" stand for it where the key takes no such word. A key that
 /// has a default cannot be off.
 fn switch_off(reader: &mut Reader, sweep: &mut Sweep, loader: Loader<'_>) {
-    let is_off = |value: &Json| {
-        value.is_null() || value.as_str().is_some_and(|word| ["off", "null"].contains(&word))
-    };
     let mut meant: Vec<(String, Json, NullMeaning, Vec<String>)> = Vec::new();
     let parameters = &sweep.search.parameters;
     for (index, parameter) in parameters.iter().enumerate() {
@@ -494,8 +608,7 @@ impl Case<'_> {
 
     /// The value that the problem itself names.
     fn own(&self, problem: &Problem) -> Option<&(String, Json)> {
-        let is_it =
-            |key: &str| problem.key() == key || problem.key().starts_with(&format!("{key}["));
+        let is_it = |key: &str| problem.key() == key || is_inside(problem.key(), key);
         self.values.iter().find(|(key, _)| is_it(key))
     }
 

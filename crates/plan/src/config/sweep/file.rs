@@ -13,6 +13,7 @@ use crate::config::values::{Auto, Duration};
 /// Most devices, most trials at a time.
 const MAX_DEVICES: u32 = 1024;
 const MAX_TRIALS: u64 = 1_000_000;
+const MAX_REPEATS: u32 = 1000;
 
 /// The keys of a sweep, as they are declared.
 pub(crate) static DECLARED: LazyLock<Json> = LazyLock::new(table::declared::<SweepFile>);
@@ -67,6 +68,16 @@ table! {
         /// folds or seeds, the mean of a setting), the sweep ends.
         #[schemars(example = 0.94)]
         pub(crate) until: Option<f64>,
+        /// Settings that may be tried in a row without a better one; then the sweep ends. Failed
+        /// trials do not count.
+        #[schemars(range(min = 1, max = MAX_TRIALS), example = 50)]
+        pub(crate) patience: Option<u64>,
+        /// Trials per setting at most. A setting is trained again, with another seed, as long as it
+        /// may still be the best, and settings are compared by their means. If `data.fold`,
+        /// `data.split_seed` or `experiment.seed` is a parameter, its values are the repeats;
+        /// otherwise they are the base's seed and those that follow it.
+        #[schemars(range(min = 2, max = MAX_REPEATS), example = 3)]
+        pub(crate) repeats: Option<u32>,
         /// Seed of all random draws.
         #[schemars(range(min = 0, max = i64::MAX))]
         pub(crate) seed: u64 = 42,
@@ -93,11 +104,14 @@ table! {
         )]
         pub(crate) constraints: Option<Json>,
         /// The search space: keys of the experiment, each with a list of values, or a table with
-        /// `values`, or with a `distribution` (`"uniform"`, `"log_uniform"`, `"int_uniform"` or
-        /// `"q_uniform"`) and its `min`, `max` and, for `q_uniform`, `q`. `when`: this parameter is
-        /// active only while the others have these values. `"off"` as a value: the key is not set.
-        /// `data.fold`, `data.split_seed`, `experiment.seed`: each setting is trained with all of
-        /// their values, and compared by its mean.
+        /// `values`, or with a `distribution` (`"uniform"`, `"log_uniform"`, `"int_uniform"`,
+        /// `"int_log_uniform"` or `"q_uniform"`) and its `min`, `max` and, for `q_uniform`, `q`.
+        /// Keys may be in lists (`"data.transforms.train[0].size"`), and values may be whole
+        /// tables (`"optimizer" = [{ name = "sgd", lr = 0.1 }, { name = "adamw" }]`). `when`: this
+        /// parameter is active only while other parameters, or keys of the base, have these
+        /// values. `"off"` as a value: the key is not set. `data.fold`, `data.split_seed`,
+        /// `experiment.seed`: each setting is trained with all of their values, and compared by
+        /// its mean.
         #[schemars(extend("examples" = [{ "optimizer.lr": [0.1, 0.01] }]))]
         pub(crate) parameters: Option<Json>,
         /// For the method `list`: the trials, each a table of keys that begins with

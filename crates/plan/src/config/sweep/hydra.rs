@@ -188,7 +188,7 @@ fn interval(whole: &str) -> Result<Space, String> {
         .into();
     let (min, max) = (number(min)?, number(max)?);
     let name = match (is_int, is_log) {
-        (true, true) => return Err("log-uniform integers are not supported".to_owned()),
+        (true, true) => "int_log_uniform",
         (true, false) => "int_uniform",
         (false, true) => "log_uniform",
         (false, false) => "uniform",
@@ -228,6 +228,8 @@ mod tests {
         check("interval(0.1,0.5)", "distribution = 'uniform'\nmin = 0.1\nmax = 0.5");
         check("tag(log, interval(1e-4, 1))", "distribution = 'log_uniform'\nmin = 1e-4\nmax = 1.0");
         check("int(interval(1,8))", "distribution = 'int_uniform'\nmin = 1\nmax = 8");
+        let log = "distribution = 'int_log_uniform'\nmin = 8\nmax = 512";
+        check("tag(log, int(interval(8, 512)))", log);
     }
 
     #[test]

@@ -94,13 +94,19 @@ fn table_of(names: &[String], value: &Value) -> Value {
         }
     }
     for (table, rest) in tables {
-        properties.insert(table.to_owned(), table_of(&rest, value));
+        // A table of keys, or whole tables as values.
+        let keys = table_of(&rest, value);
+        properties.insert(table.to_owned(), json!({ "anyOf": [keys, value] }));
     }
-    // A user's model takes any options, and expectations are named by metrics.
+    // A user's model takes any options, expectations are named by metrics, and entries of lists by
+    // their indices.
     json!({
         "type": "object",
         "properties": properties,
-        "patternProperties": { "^(model\\.options|options|expect)(\\.|$)": {} },
+        "patternProperties": {
+            "^(model\\.options|options|expect)(\\.|$)": {},
+            "\\[[0-9]+\\](\\.|$)": value,
+        },
         "additionalProperties": false,
     })
 }
@@ -128,7 +134,7 @@ fn definitions() -> Value {
     };
     let number = || json!({ "type": "number" });
     json!({
-        "value": { "type": ["string", "number", "boolean", "array"] },
+        "value": { "type": ["string", "number", "boolean", "array", "object"] },
         "values": { "type": "array", "minItems": 1, "uniqueItems": true },
         "domain": { "anyOf": [
             {
@@ -144,6 +150,7 @@ fn definitions() -> Value {
             domain(&["uniform"], number(), false),
             domain(&["log_uniform"], json!({ "type": "number", "exclusiveMinimum": 0 }), false),
             domain(&["int_uniform"], json!({ "type": "integer" }), false),
+            domain(&["int_log_uniform"], json!({ "type": "integer", "minimum": 1 }), false),
             domain(&["q_uniform"], number(), true),
         ] },
         "parameter": { "anyOf": [

@@ -99,6 +99,7 @@ fn load_by(path: &Path, words: &[String], loader: Loader<'_>) -> Result<(Sweep, 
         trials: table.trials.map(|count| count as usize),
         time: table.time.map(|time| time.0),
         until: table.until,
+        patience: table.patience.map(|count| count as usize),
         trials_per_device: table.trials_per_device,
         concurrent_trials: table.concurrent_trials,
         max_failures: table.max_failures,
@@ -136,7 +137,7 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
     for word in words {
         if is_sweep_word(word) {
             match overrides::command_line(word)? {
-                Override::Set(layer) => reader.layers.push(layer),
+                Override::Set(layer) | Override::Entry(_, layer) => reader.layers.push(layer),
                 Override::Remove(path, _) => {
                     reader.remove(&path);
                 }
@@ -305,8 +306,9 @@ fn search(reader: &mut Reader, table: SweepTable) -> Search {
         goal: table.goal.map_or(Mode::Min, Mode::from),
         seed: table.seed,
         constraints: checks::constraints(reader),
-        list: checks::tables(reader, "sweep.list"),
-        start: checks::tables(reader, "sweep.start"),
+        list: checks::tables(reader, "sweep.list", &[]),
+        start: checks::tables(reader, "sweep.start", &parameters),
+        repeats: table.repeats,
         pruner: pruner(reader),
         devices_per_trial: table.devices_per_trial,
         parameters,

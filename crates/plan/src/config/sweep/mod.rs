@@ -29,7 +29,10 @@ pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
 pub use load::{is_space, is_sweep_word, load, load_alone, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order, in_toml};
-pub use space::{as_written, canonical, on_grid, ordered, setting_of, steps_of, value_of};
+pub use space::{
+    REPEAT_KEYS, as_written, canonical, descend, is_inside, is_repeat, on_grid, ordered,
+    setting_of, steps_of, value_in, value_of,
+};
 
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
@@ -68,11 +71,27 @@ pub struct Search {
     /// `[[sweep.start]]`: settings that are tried before any that the method draws.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start: Vec<Values>,
+    /// Trials per setting at most, with other folds or seeds; only settings that may still be the
+    /// best have more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u32>,
     /// When a trial is given up early.
     #[serde(serialize_with = "table", deserialize_with = "kind")]
     pub pruner: Choice,
     /// Ranks of each trial.
     pub devices_per_trial: u32,
+}
+
+impl Search {
+    /// True if a fold or seed among the parameters depends on other keys, or others depend on it.
+    pub fn ties_repeats(&self) -> bool {
+        let is_tied = |parameter: &Parameter| {
+            let depends = || parameter.when.iter().any(|condition| is_repeat(&condition.key));
+            if is_repeat(&parameter.key) { !parameter.when.is_empty() } else { depends() }
+        };
+        let names = |rule: &Constraint| rule.names().iter().any(|key| is_repeat(key));
+        self.parameters.iter().any(is_tied) || self.constraints.iter().any(names)
+    }
 }
 
 /// A kind as a file would write it where a word alone will do.
@@ -125,6 +144,8 @@ pub struct Sweep {
     pub time: Option<Duration>,
     /// Value of the metric with which the sweep ends.
     pub until: Option<f64>,
+    /// Settings in a row without a better one after which the sweep ends.
+    pub patience: Option<usize>,
     /// Trials that share a device.
     pub trials_per_device: u32,
     /// Trials that run at the same time.

@@ -39,6 +39,13 @@ pub enum Domain {
         /// Largest.
         max: i64,
     },
+    /// A whole number, each decade as likely as another.
+    IntLogUniform {
+        /// Least; greater than 0.
+        min: i64,
+        /// Largest.
+        max: i64,
+    },
     /// A multiple of `q` above `min`.
     QUniform {
         /// Least.
@@ -75,6 +82,15 @@ impl<'de> Deserialize<'de> for Condition {
             _ => Err(D::Error::custom("a condition names one key")),
         }
     }
+}
+
+/// Keys of which the values say nothing about which experiment is better: trials that differ in
+/// them alone are repeats of one setting.
+pub const REPEAT_KEYS: [&str; 3] = ["data.fold", "data.split_seed", "experiment.seed"];
+
+/// True for parameters that make repeats of a setting rather than settings.
+pub fn is_repeat(key: &str) -> bool {
+    REPEAT_KEYS.contains(&key)
 }
 
 /// A key of the experiment that trials change.
@@ -117,7 +133,7 @@ impl Domain {
     pub fn points(&self, most: usize) -> Option<Vec<Json>> {
         let points = match self {
             Self::Categorical { values } => values.clone(),
-            Self::IntUniform { min, max } => {
+            Self::IntUniform { min, max } | Self::IntLogUniform { min, max } => {
                 let count = max.abs_diff(*min).saturating_add(1);
                 if count > most as u64 {
                     return None;
@@ -146,7 +162,7 @@ impl Domain {
             Self::Uniform { min, max } | Self::LogUniform { min, max } => {
                 within(*min, *max).is_some()
             }
-            Self::IntUniform { min, max } => {
+            Self::IntUniform { min, max } | Self::IntLogUniform { min, max } => {
                 within(*min as f64, *max as f64).is_some_and(|x| x.fract() == 0.0)
             }
             Self::QUniform { min, max, q } => within(*min, *max).is_some_and(|x| {
@@ -163,7 +179,9 @@ impl Domain {
             Self::Uniform { min, max } | Self::LogUniform { min, max } => {
                 vec![Json::from(*min), Json::from(*max)]
             }
-            Self::IntUniform { min, max } => vec![Json::from(*min), Json::from(*max)],
+            Self::IntUniform { min, max } | Self::IntLogUniform { min, max } => {
+                vec![Json::from(*min), Json::from(*max)]
+            }
             Self::QUniform { min, max, q } => {
                 let last = on_grid(*min, *q, steps_of(*min, *max, *q));
                 vec![Json::from(*min), Json::from(last)]
@@ -183,6 +201,29 @@ pub fn steps_of(min: f64, max: f64, q: f64) -> u64 {
 pub fn on_grid(min: f64, q: f64, step: u64) -> f64 {
     let value = min + q * step as f64;
     format!("{value:.12e}").parse().unwrap_or(value)
+}
+
+/// The value of `key`, also where a whole table or list is the value of a key above it.
+pub fn value_in<'a>(values: &'a Values, key: &str) -> Option<&'a Json> {
+    let inside = |(name, value): &'a (String, Json)| {
+        let rest = key.strip_prefix(name.as_str()).filter(|rest| rest.starts_with(['.', '[']))?;
+        descend(value, rest)
+    };
+    value_of(values, key).or_else(|| values.iter().find_map(inside))
+}
+
+/// True for `optimizer.lr` and `optimizer`, for `a[0].b` and `a`.
+pub fn is_inside(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.starts_with(['.', '[']))
+}
+
+/// The value at `path`, such as `.lr` or `[0].size`, inside of `value`.
+pub fn descend<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+    let parts = path.split(['.', '[', ']']).filter(|part| !part.is_empty());
+    parts.into_iter().try_fold(value, |value, part| match value {
+        Json::Array(items) => items.get(part.parse::<usize>().ok()?),
+        value => value.get(part),
+    })
 }
 
 /// The value of `key` among `values`.
@@ -319,6 +360,7 @@ mod tests {
             Domain::Uniform { min: -1.0, max: 0.1 },
             Domain::LogUniform { min: 1e-7, max: 3.3e-3 },
             Domain::IntUniform { min: i64::MIN, max: 7 },
+            Domain::IntLogUniform { min: 1, max: 4096 },
             Domain::QUniform { min: 0.0, max: 1.0, q: 0.1 },
         ];
         for domain in domains {
@@ -326,6 +368,20 @@ mod tests {
             let parameter = Parameter { when, ..Parameter::new("a.b", domain) };
             let text = serde_json::to_string(&parameter).unwrap();
             assert_eq!(serde_json::from_str::<Parameter>(&text).unwrap(), parameter, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_inside_of_whole_tables_and_lists() {
+        let values = vec![
+            ("optimizer".to_owned(), json!({ "name": "sgd", "lr": 0.5 })),
+            ("data.transforms.train".to_owned(), json!([{ "size": 3 }])),
+        ];
+        let of = |key: &str| value_in(&values, key).cloned();
+        assert_eq!(of("optimizer.lr"), Some(json!(0.5)));
+        assert_eq!(of("data.transforms.train[0].size"), Some(json!(3)));
+        for absent in ["optimizer.momentum", "optimizers.lr", "data.transforms.train[1].size"] {
+            assert_eq!(of(absent), None, "{absent}");
         }
     }
 

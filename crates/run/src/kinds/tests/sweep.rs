@@ -131,6 +131,34 @@ fn a_sweep_has_limits_and_settings_to_start_with() {
 }
 
 #[test]
+fn repeats_need_as_many_folds_or_seeds_as_are_listed() {
+    let head = "method = \"tpe\"\ntrials = 9\nrepeats = 3\npatience = 5";
+    let with = |parameter: &str| file(head, &format!("{LR}\n{parameter}"));
+    let sweep = good(&with(""), &[]);
+    assert_eq!((sweep.search.repeats, sweep.patience), (Some(3), Some(5)));
+    assert_eq!(good(&with("\"experiment.seed\" = [1, 2, 3, 4]"), &[]).search.repeats, Some(3));
+    refused(
+        &with("\"experiment.seed\" = [1, 2]"),
+        &[],
+        6,
+        &["is 3, but there are only 2 values of `experiment.seed`", "`repeats = 2`"],
+    );
+    let drawn = "{ distribution = \"int_uniform\", min = 0, max = 1e9 }";
+    let drawn = with(&format!("\"experiment.seed\" = {drawn}"));
+    refused(&drawn, &[], 6, &["has too many values to count"]);
+    let tied = "{ values = [1, 2, 3], when = { \"optimizer.lr\" = 0.1 } }";
+    let tied = with(&format!("\"experiment.seed\" = {tied}"));
+    refused(&tied, &[], 6, &["which is tied to other keys"]);
+    let list = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"list\"\nrepeats = 2\n\
+                [[sweep.list]]\nexperiment.seed = 1\n";
+    refused(list, &[], 5, &["`sweep.list` sets `experiment.seed`"]);
+    refused(&with(""), &["sweep.repeats=1"], 0, &["2"]);
+    refused(&with(""), &["sweep.patience=0"], 0, &["1"]);
+    let range = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"lr_range\"\nrepeats = 2\n";
+    refused(range, &[], 5, &["does not use it"]);
+}
+
+#[test]
 fn an_experiment_takes_hydras_spaces_and_keys_of_the_sweep_from_the_command_line() {
     let words = [
         "optimizer.lr=tag(log, interval(1e-3, 1))",
@@ -192,8 +220,90 @@ fn a_parameter_that_is_no_key_of_an_experiment_is_refused_with_the_right_name() 
     refused(&file("", "\"optimizer\" = [0.1]"), &[], 6, &["is a table"]);
     refused(&file("", "\"distributed.devices\" = [1, 2]"), &[], 6, &["`sweep.devices_per_trial`"]);
     refused(BASE, &["optimizer.lrr=0.1,0.2"], 0, &["did you mean `optimizer.lr`?"]);
-    let list = ["a list, which a sweep cannot vary", "`data.transforms.train=[...]`", "1 problem;"];
-    refused(BASE, &["data.transforms.train[0].size=8,9"], 0, &list);
+    let list = ["`data.transforms.train` must be a list of tables"];
+    refused(BASE, &["data.transforms.train.size=8,9"], 0, &list);
+    let numbers = file("", "\"data.transforms.train\" = [8, 9]");
+    refused(&numbers, &[], 6, &["belongs to a list"]);
+    let absent = ["`data.transforms.train` has "];
+    refused(BASE, &["data.transforms.train[0].size=8,9"], 0, &absent);
+}
+
+/// The base with two transforms, as a file of its own beside the sweep.
+fn with_transforms(parameters: &str) -> Result<Sweep, Problems> {
+    let folder = tempfile::tempdir().unwrap();
+    let transforms = "[[data.transforms.train]]\nname = \"random_crop\"\nsize = 8\npadding = 1\n\
+                      [[data.transforms.train]]\nname = \"random_horizontal_flip\"\n";
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        path
+    };
+    write("base.toml", &format!("{BASE}{transforms}"));
+    load(&write("tune.toml", &file("", parameters)), &[], vocabulary()).map(|(sweep, _)| sweep)
+}
+
+#[test]
+fn an_entry_of_a_list_is_a_parameter_and_its_values_are_checked() {
+    let page = |parameters: &str| with_transforms(parameters).unwrap_err().page(false, 200);
+    let key = "data.transforms.train[0].size";
+    let sweep = with_transforms(&format!("\"{key}\" = [8, 6]")).unwrap();
+    assert_eq!(sweep.search.parameters[0].key, key);
+    for (parameter, expected) in [
+        (format!("\"{key}\" = [8, -6]"), "tune.toml:6:"),
+        (format!("\"{key}\" = [8, \"big\"]"), "tune.toml:6:"),
+        ("\"data.transforms.train[0].sise\" = [8, 6]".to_owned(), "sise"),
+        (
+            "\"data.transforms.train[2].size\" = [8, 6]".to_owned(),
+            "its entries are `data.transforms.train[0]` to `data.transforms.train[1]`",
+        ),
+    ] {
+        let page = page(&parameter);
+        assert!(page.contains(expected) && page.contains(" problem"), "{parameter}:\n{page}");
+    }
+    // The whole list is a value, too.
+    let lists = "\"data.transforms.train\" = [[{ name = \"random_horizontal_flip\" }], []]";
+    let sweep = with_transforms(lists).unwrap();
+    assert_eq!(sweep.search.parameters[0].domain.extremes()[1], json!([]));
+}
+
+#[test]
+fn whole_tables_are_values_of_a_parameter() {
+    let tables = "\"optimizer\" = [{ name = \"sgd\", lr = 0.1, momentum = 0.9 }, \
+                  { name = \"adamw\", lr = 1e-3 }]";
+    let sweep = good(&file("", tables), &[]);
+    let parameter = &sweep.search.parameters[0];
+    let sgd = json!({ "name": "sgd", "lr": 0.1, "momentum": 0.9 });
+    assert_eq!((parameter.key.as_str(), &parameter.domain.extremes()[0]), ("optimizer", &sgd));
+    let wrong = tables.replace("lr = 1e-3", "momentum = 0.5");
+    refused(&file("", &wrong), &[], 6, &["momentum", "adamw"]);
+    refused(&file("", &format!("{tables}\n{LR}")), &[], 7, &["is part of `optimizer`"]);
+    let when = "\"train.epochs\" = { values = [1, 2], when = { \"optimizer.name\" = \"sgd\" } }";
+    refused(&file("", &format!("{tables}\n{when}")), &[], 7, &["whose values are whole tables"]);
+    let own = "\"experiment\" = [{ name = \"a\" }, { name = \"b\" }]";
+    refused(&file("", own), &[], 6, &["is set by the sweep itself"]);
+    let start = format!(
+        "{}[[sweep.start]]\noptimizer = {{ name = \"adamw\", lr = 1e-3 }}\n",
+        file("trials = 2\nmethod = \"tpe\"", tables)
+    );
+    assert_eq!(good(&start, &[]).search.start[0][0].0, "optimizer");
+}
+
+#[test]
+fn a_condition_on_the_base_decides_once_for_all_trials() {
+    let with =
+        |when: &str| format!("{LR}\n\"train.epochs\" = {{ values = [1, 2], when = {when} }}");
+    let keys = |text: &str, words: &[&str]| -> Vec<String> {
+        good(text, words).search.parameters.into_iter().map(|one| one.key).collect()
+    };
+    let holds = file("", &with("{ \"optimizer.name\" = [\"sgd\", \"lion\"] }"));
+    assert_eq!(keys(&holds, &[]), ["optimizer.lr", "train.epochs"]);
+    assert_eq!(keys(&holds, &["optimizer.name=adamw"]), ["optimizer.lr"]);
+    let absent = file("", &with("{ \"train.clip_grad_norm\" = \"off\" }"));
+    assert_eq!(keys(&absent, &[]), ["optimizer.lr", "train.epochs"]);
+    refused(&file("", &with("{ \"optimizer.name\" = \"sdg\" }")), &[], 7, &["is never \"sdg\""]);
+    refused(&file("", &with("{ \"optimizer.nam\" = \"sgd\" }")), &[], 7, &["is not a parameter"]);
+    let alone = "\"train.epochs\" = { values = [1], when = { \"optimizer.name\" = \"adamw\" } }";
+    refused(&file("", alone), &[], 5, &["leaves nothing to try"]);
 }
 
 #[test]

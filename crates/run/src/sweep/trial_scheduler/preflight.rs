@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::config::sweep::Values;
 use crate::config::values::Interval;
 use crate::sweep::Error;
-use crate::sweep::repeats::Repeated;
+use crate::sweep::repeated_search::Repeated;
 use crate::sweep::sampler::Tried;
 use crate::sweep::trial::{Length, State, Trial};
 use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
@@ -22,12 +22,14 @@ impl Session<'_> {
         let first = self.trials.len() as u32 + 1;
         let left = self.total.saturating_sub(self.trials.len());
         let ahead: Vec<Values> = if let Some(points) = &self.points {
-            points.iter().take(left).cloned().collect()
+            points.iter().take(left).map(|point| self.first_of(point.clone())).collect()
         } else {
-            let repeats = self.repeated.as_ref().map_or(1, Repeated::n);
+            // In a race, nothing is repeated before it has a result.
+            let all = self.repeated.as_ref().filter(|repeated| !repeated.is_race());
+            let repeats = all.map_or(1, Repeated::n);
             let n_start = self.order.sweep.search.start.len();
             let independent = self.method.n_independent().max(n_start).saturating_mul(repeats);
-            let known = independent.saturating_sub(self.trials.len());
+            let known = independent.saturating_sub(self.trials.len() + self.earlier.len());
             self.draws_ahead(first, left.min(known).min(MAX_CHECKED))?
         };
         let mut refused = Vec::new();
@@ -58,14 +60,15 @@ impl Session<'_> {
 
     /// The values of `n` trials from `first` on, as drawn if all trials before them finish.
     fn draws_ahead(&self, first: u32, n: usize) -> Result<Vec<Values>, Error> {
-        let mut trials = self.trials.clone();
-        let mut tried = Tried::of(&self.trials, &self.base);
+        let mut trials = self.with_earlier(&self.trials);
+        let mut tried = Tried::of(&trials, &self.base);
         let mut found = Vec::new();
         for number in (first..).take(n) {
             let Some(values) = self.draw(number, &trials, &tried)? else { break };
             tried.add(&values, &self.base);
             let length = Length { steps_per_epoch: 1, total_steps: 1 };
-            trials.push(Trial::new(number, values.clone(), length));
+            let last = trials.len() as u32 + 1;
+            trials.push(Trial::new(last, values.clone(), length));
             found.push(values);
         }
         Ok(found)

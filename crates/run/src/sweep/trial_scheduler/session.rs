@@ -13,11 +13,12 @@ use crate::config::sweep::{Search, Values};
 use crate::failpoint;
 use crate::launch::Signals;
 use crate::plan::RunFolders;
+use crate::sweep::earlier::EarlierTrial;
 use crate::sweep::folder::remove_checkpoints;
 use crate::sweep::journal::Journal;
 use crate::sweep::method::{Method, ProposalRequest};
 use crate::sweep::ranking::Ranking;
-use crate::sweep::repeats::Repeated;
+use crate::sweep::repeated_search::Repeated;
 use crate::sweep::request::{
     Cause, Job, Outcome, SweepEnd, SweepRequest, Trainer, reported, trained,
 };
@@ -76,10 +77,14 @@ pub(super) struct Session<'a> {
     pub(super) base: BaseValues,
     /// Untried points, for a method that knows all points beforehand.
     pub(super) points: Option<VecDeque<Values>>,
-    /// Repeats of every setting over folds or seeds, for a method that draws settings.
+    /// Repeats of settings over folds or seeds.
     pub(super) repeated: Option<Repeated>,
     /// Remarks for the user before the trials run.
     pub(super) notes: Vec<String>,
+    /// Results of other sweeps and runs, which count as if this one had trained them.
+    pub(super) earlier: Vec<EarlierTrial>,
+    /// Those that the journal does not hold yet.
+    pub(super) news: Vec<EarlierTrial>,
     pub(super) total: usize,
     pub(super) folder: PathBuf,
     pub(super) trials: Vec<Trial>,
@@ -138,15 +143,7 @@ impl<'a> Session<'a> {
                 }
             }
             if self.running.is_empty() && (is_exhausted || stopped.is_some()) {
-                let failed = self.failures();
-                if stopped.is_none() && self.trials.len() < self.total {
-                    let n = self.trials.len();
-                    let total = self.total;
-                    self.view.say(&format!(
-                        "nothing is left to try: the sweep ends after {n} of {total} trials"
-                    ));
-                }
-                return Ok(stopped.unwrap_or(SweepEnd::Done { failed }));
+                return Ok(stopped.unwrap_or_else(|| self.exhausted()));
             }
             let message = inbox.receiver.recv_timeout(POLL_INTERVAL);
             let interrupted = inbox.interruption.take() > 0;
@@ -178,6 +175,24 @@ impl<'a> Session<'a> {
                 self.running.iter().for_each(|running| running.job.waker.wake());
             }
         }
+    }
+
+    /// The end of a sweep that has no trial left to start.
+    fn exhausted(&self) -> SweepEnd {
+        let (n, total) = (self.trials.len(), self.total);
+        if n < total && self.order.is_out_of_patience(&self.trials) {
+            return SweepEnd::NoneBetter;
+        }
+        if n < total {
+            let why = match &self.repeated {
+                Some(repeated) if repeated.is_race() => {
+                    "all settings were tried, and those not repeated further cannot win"
+                }
+                _ => "nothing is left to try",
+            };
+            self.view.say(&format!("{why}: the sweep ends after {n} of {total} trials"));
+        }
+        SweepEnd::Done { failed: self.failures() }
     }
 
     /// Why no further trial starts, though some are left.
@@ -260,11 +275,9 @@ impl<'a> Session<'a> {
         if self.trials.len() >= self.total {
             return Ok(false);
         }
-        let number = self.trials.iter().map(|trial| trial.number).max().unwrap_or(0) + 1;
+        let number = self.next_number();
         let Some(values) = self.propose(number)? else { return Ok(false) };
-        let checked = self.trainer.check(&self.order.changes(&values));
-        let length = *checked.as_ref().unwrap_or(&Length { steps_per_epoch: 1, total_steps: 0 });
-        let mut trial = Trial::new(number, values, length);
+        let (mut trial, checked) = self.begun(number, values);
         failpoint::reach("sweep.draw");
         journal.started(&trial)?;
         failpoint::reach("sweep.started");
@@ -279,16 +292,56 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// The values of the trial `number`; `None` if all points are used up.
-    fn propose(&mut self, number: u32) -> Result<Option<Values>, Error> {
-        if let Some(points) = &mut self.points {
-            return Ok(points.pop_front());
-        }
-        self.draw(number, &self.trials, &Tried::of(&self.trials, &self.base))
+    pub(super) fn next_number(&self) -> u32 {
+        self.trials.iter().map(|trial| trial.number).max().unwrap_or(0) + 1
     }
 
-    /// Draws the values of the trial `number` after `trials`, whose settings are `tried`; `None` if
-    /// nothing is left.
+    /// A trial with these values, and why it cannot be run if so.
+    pub(super) fn begun(&self, number: u32, values: Values) -> (Trial, Result<(), String>) {
+        let checked = self.trainer.check(&self.order.changes(&values));
+        let length = *checked.as_ref().unwrap_or(&Length { steps_per_epoch: 1, total_steps: 0 });
+        (Trial::new(number, values, length), checked.map(|_| ()))
+    }
+
+    /// The values of the trial `number`; `None` if all points are used up.
+    pub(super) fn propose(&mut self, number: u32) -> Result<Option<Values>, Error> {
+        let takes_new = !self.order.is_out_of_patience(&self.trials);
+        match &mut self.points {
+            None if takes_new => {
+                let known = self.with_earlier(&self.trials);
+                return self.draw(number, &known, &Tried::of(&known, &self.base));
+            }
+            Some(points) if takes_new && !points.is_empty() => {
+                return Ok(points.pop_front().map(|point| self.first_of(point)));
+            }
+            _ => {}
+        }
+        let goal = self.ranking.goal;
+        let repeated = self.repeated.as_ref();
+        let known = self.with_earlier(&self.trials);
+        Ok(repeated.and_then(|repeated| repeated.next(&known, &self.base, goal)))
+    }
+
+    /// The earlier results, if there are any, and `trials`, numbered in this order.
+    pub(super) fn with_earlier(&self, trials: &[Trial]) -> Vec<Trial> {
+        if self.earlier.is_empty() {
+            return trials.to_vec();
+        }
+        let earlier = self.earlier.iter().map(|one| &one.trial);
+        let numbered = (1..).zip(earlier.chain(trials));
+        numbered.map(|(number, trial)| Trial { number, ..trial.clone() }).collect()
+    }
+
+    /// The values of the first trial of a setting.
+    pub(super) fn first_of(&self, setting: Values) -> Values {
+        match &self.repeated {
+            Some(repeated) => repeated.first(setting),
+            None => setting,
+        }
+    }
+
+    /// Draws the values of the trial `number` after `trials`, the earlier ones among them, whose
+    /// settings are `tried`; `None` if nothing is left.
     pub(super) fn draw(
         &self,
         number: u32,
@@ -300,10 +353,11 @@ impl<'a> Session<'a> {
         let drawn = match &self.repeated {
             None => self.draw_setting(search, number, trials, tried),
             Some(repeated) => {
-                if let Some(values) = repeated.next(trials, base) {
+                let goal = self.ranking.goal;
+                if let Some(values) = repeated.next(trials, base, goal) {
                     return Ok(Some(values));
                 }
-                let settings = Repeated::settings(trials, base, self.ranking.goal);
+                let settings = Repeated::settings(trials, base, goal);
                 let tried = Tried::of(&settings, base);
                 let drawn = self.draw_setting(&repeated.search, number, &settings, &tried);
                 drawn.map(|setting| repeated.first(setting))
@@ -400,27 +454,38 @@ impl<'a> Session<'a> {
     /// anything depends on it: a report that was kept is not judged again after a restart, when it
     /// would be compared with other trials.
     fn decide(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
-        let goal = self.ranking.goal;
-        let pruner = self.ranking.pruner.clone();
+        let is_off = self.ranking.pruner.is_off();
         while self.running[index].seen < self.trials[at].reports.len() {
             let seen = self.running[index].seen;
             self.running[index].seen += 1;
             let report = self.trials[at].reports[seen];
             self.view.reported(self.trials[at].number, &report);
-            if pruner.is_off() || report.step <= self.trials[at].kept {
+            if is_off || report.step <= self.trials[at].kept {
                 continue;
             }
-            let (before, rest) = self.trials.split_at(at);
-            let Some((trial, after)) = rest.split_first() else { return Ok(()) };
-            let others: Vec<&Trial> = before.iter().chain(after).collect();
-            let running = pruner::Running { goal, trial, index: seen, others: &others };
-            if pruner::is_cut(pruner.as_ref(), &running) {
+            if self.is_cut(at, seen) {
                 return self.give_up(journal, index, at);
             }
             self.trials[at].kept = report.step;
             journal.kept(&self.trials[at])?;
         }
         Ok(())
+    }
+
+    /// True if the pruner stops a trial at its report `index`; repeats are judged by the means of
+    /// their settings.
+    fn is_cut(&self, at: usize, index: usize) -> bool {
+        let goal = self.ranking.goal;
+        let judge = |trial: &Trial, others: &[&Trial]| {
+            let running = pruner::Running { goal, trial, index, others };
+            pruner::is_cut(self.ranking.pruner.as_ref(), &running)
+        };
+        if self.repeated.is_some() {
+            let (trial, others) = Repeated::curves(&self.trials, at, index, &self.base);
+            return judge(&trial, &others.iter().collect::<Vec<&Trial>>());
+        }
+        let others = self.trials.iter().enumerate().filter(|(other, _)| *other != at);
+        judge(&self.trials[at], &others.map(|(_, trial)| trial).collect::<Vec<&Trial>>())
     }
 
     /// Prunes a running trial at the report that was handled last: it has ended as soon as that is

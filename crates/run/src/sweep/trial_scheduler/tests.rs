@@ -1,4 +1,5 @@
 mod changed;
+mod repeated;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};

@@ -120,7 +120,8 @@ impl SharedSweep<'_> {
         });
         // One that stops or has lost its disk is waited for.
         let is_over = match &ended {
-            Ok((ended, _)) => matches!(ended, SweepEnd::Done { .. } | SweepEnd::Reached),
+            Ok((SweepEnd::Done { .. } | SweepEnd::Reached | SweepEnd::NoneBetter, _)) => true,
+            Ok(_) => false,
             Err(error) => error.is_refusal(),
         };
         if is_over {
