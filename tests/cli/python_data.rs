@@ -175,6 +175,19 @@ fn samples_are_held_out_by_class_and_folds_validate_all() {
 }
 
 #[test]
+fn arguments_of_the_code_are_parameters_of_a_sweep() {
+    if !has_python() {
+        return;
+    }
+    let lab = points();
+    let words = ["sweep", "small.toml", "train.epochs=1", "data.options.n=32,48"];
+    lab.run_to(0, &words).says(&["2 trials", "data.options.n=32"]);
+    let unknown = ["sweep", "small.toml", "train.epochs=1", "data.options.m=1,2", "sweep.name=m"];
+    lab.run_to(2, &unknown).says(&["unexpected keyword argument 'm'"]);
+    lab.is_clean();
+}
+
+#[test]
 fn numbers_are_learnt_without_a_change_of_the_loss() {
     if !has_python() {
         return;

@@ -13,6 +13,9 @@ use crate::config::unknown_keys::{is_in_list, unknown};
 
 /// Keys of a parameter's table.
 const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
+/// Words of other programs (Optuna, Ray Tune) for the bounds of a range.
+const LEAST: [&str; 2] = ["low", "lower"];
+const LARGEST: [&str; 2] = ["high", "upper"];
 
 /// Keys that the sweep itself sets, and what to use instead.
 pub(super) const RESERVED: [(&str, &str); 8] = [
@@ -48,7 +51,7 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
         match reader.get(&at).cloned() {
             Some(Value::Dict(..)) => {
                 let inner = reader.keys(&at);
-                if inner.iter().any(|key| SPEC.contains(&key.as_str())) || inner.is_empty() {
+                if inner.iter().any(|key| is_spec(key)) || inner.is_empty() {
                     found.extend(parameter(reader, at, key));
                 } else {
                     walk(reader, &at, &key, found);
@@ -77,9 +80,14 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
     }
 }
 
+/// True for a key of a parameter's table, also in the words of other programs.
+fn is_spec(key: &str) -> bool {
+    SPEC.iter().chain(&LEAST).chain(&LARGEST).any(|word| *word == key)
+}
+
 /// True for a table with a domain; others are values of a key that is a table.
 fn is_entry(item: &Value) -> bool {
-    let has_spec = |keys: &Dict| keys.keys().any(|key| SPEC.contains(&key.as_str()));
+    let has_spec = |keys: &Dict| keys.keys().any(|key| is_spec(key));
     item.as_dict().is_some_and(|keys| keys.is_empty() || has_spec(keys))
 }
 
@@ -95,10 +103,43 @@ fn overlaps(reader: &mut Reader, parameters: &[Parameter]) {
 }
 
 fn parameter(reader: &mut Reader, path: Path, key: String) -> Option<Parameter> {
+    if is_foreign_range(reader, &path) {
+        return None;
+    }
     reader.only(&path, &SPEC);
     let when = conditions(reader, &join(&path, "when"));
     let domain = domain(reader, &path)?;
     Some(Parameter { key, domain, when, path })
+}
+
+/// Refuses a range in the words of another program, with the range in ours: `{ low = 1e-3, high =
+/// 1.0, log = true }`.
+fn is_foreign_range(reader: &mut Reader, path: &[String]) -> bool {
+    let given = |words: &[&'static str]| {
+        words.iter().find_map(|word| Some((*word, json(reader.get(&join(path, word))?))))
+    };
+    let (least, largest) = (given(&LEAST), given(&LARGEST));
+    let Some((word, _)) = least.as_ref().or(largest.as_ref()) else { return false };
+    let what = format!("`{word}` is not a key of a range: its bounds are `min` and `max`");
+    let least = least.or_else(|| given(&["min"])).map(|(_, value)| value);
+    let largest = largest.or_else(|| given(&["max"])).map(|(_, value)| value);
+    let help = least.zip(largest).map(|(min, max)| {
+        let is_log = given(&["log"]).is_some_and(|(_, value)| value == Json::Bool(true));
+        let step = given(&["step", "q"]).map(|(_, value)| value);
+        let distribution = match (is_log, min.is_i64() && max.is_i64()) {
+            (true, true) => "int_log_uniform",
+            (true, false) => "log_uniform",
+            (false, true) => "int_uniform",
+            (false, false) if step.is_some() => "q_uniform",
+            (false, false) => "uniform",
+        };
+        let q = step.filter(|_| distribution == "q_uniform");
+        let q = q.map(|q| format!(", q = {q}")).unwrap_or_default();
+        format!("write `{{ distribution = \"{distribution}\", min = {min}, max = {max}{q} }}`")
+    });
+    let problem = reader.problem(path, what).maybe_help(help);
+    reader.problems.push(problem);
+    true
 }
 
 /// A key that experiments have, and that the sweep does not set itself; whole tables and lists are
@@ -142,11 +183,13 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str, values: &[&Json]) 
         let place = KeySpan { key: place.clone(), value: place.clone() };
         probe.places.insert(schema_path[..length].to_vec(), place);
     }
-    let problem =
-        unknown(&probe, &schema_path, order, reader.vocabulary.page()).unwrap_or_else(|| {
-            reader.problem(path, "is a table").help("name one of its keys, such as `optimizer.lr`")
-        });
-    reader.problems.push(problem);
+    let problem = unknown(&probe, &schema_path, order, reader.vocabulary.page());
+    let problem = problem.or_else(|| {
+        // Otherwise it is in a table with any keys: the arguments of a data set in Python.
+        let help = "name one of its keys, such as `optimizer.lr`";
+        is_table.then(|| reader.problem(path, "is a table").help(help))
+    });
+    reader.problems.extend(problem);
 }
 
 fn all_are(values: &[&Json], is_such: fn(&Json) -> bool) -> bool {

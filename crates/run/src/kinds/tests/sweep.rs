@@ -99,6 +99,29 @@ fn parameters_keep_their_order_and_may_be_written_as_tables() {
 }
 
 #[test]
+fn a_range_in_the_words_of_other_programs_is_written_in_ours() {
+    for (range, ours) in [
+        (
+            "low = 1e-3, high = 1.0, log = true",
+            "distribution = \"log_uniform\", min = 0.001, max = 1.0",
+        ),
+        ("lower = 0.0, upper = 1.0", "distribution = \"uniform\", min = 0.0, max = 1.0"),
+        ("low = 1, high = 8", "distribution = \"int_uniform\", min = 1, max = 8"),
+        (
+            "low = 0.0, high = 1.0, step = 0.25",
+            "distribution = \"q_uniform\", min = 0.0, max = 1.0, q = 0.25",
+        ),
+        ("distribution = \"uniform\", low = 0.1, max = 1.0", "min = 0.1, max = 1.0"),
+    ] {
+        let text = file("", &format!("\"optimizer.lr\" = {{ {range} }}"));
+        let words = ["is not a key of a range: its bounds are `min` and `max`", ours];
+        refused(&text, &[], 6, &words);
+        let problems = load_in(&text, &[]).unwrap_err().page(false, 200);
+        assert!(problems.contains("1 problem;"), "{problems}");
+    }
+}
+
+#[test]
 fn a_sweep_has_limits_and_settings_to_start_with() {
     let text = |method: &str, start: &str| {
         let head = format!("trials = 3\nmethod = \"{method}\"\ntime = \"90m\"\nuntil = 0.9");
