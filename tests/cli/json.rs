@@ -12,7 +12,7 @@ use crate::harness::running::until;
 
 /// For each verb its exit code, the words behind it, and the types of the objects that it prints;
 /// in the order in which they are tried.
-const LINES: [(&str, i32, &str, &[&str]); 30] = [
+const LINES: [(&str, i32, &str, &[&str]); 32] = [
     ("", 0, "small.toml", &["event"]),
     ("plan", 0, "small.toml", &["plan"]),
     ("check", 0, "small.toml ddprun.toml", &["checked"]),
@@ -30,6 +30,8 @@ const LINES: [(&str, i32, &str, &[&str]); 30] = [
     ("logs", 0, "small", &["log"]),
     ("resume", 0, "small train.epochs=3", &["event"]),
     ("sweep", 0, "small.toml optimizer.lr=0.1,0.01 train.epochs=1", &["event", "sweep"]),
+    ("sweep ask", 0, ASKED, &["ask"]),
+    ("sweep tell", 0, "asked 1 0.5", &["tell"]),
     ("compare", 0, "small small-sweep", &["comparison"]),
     ("doctor", 0, "small.toml --steps 1", &["doctor", "identical", "trained"]),
     ("submit", 0, "small.toml --on lab --print", &["script"]),
@@ -44,6 +46,10 @@ const LINES: [(&str, i32, &str, &[&str]); 30] = [
     ("man-pages", 0, "man", &["man_pages"]),
     ("plan", 2, "small.toml train.epoch=3", &["error"]),
 ];
+
+/// What a trial is asked of.
+const ASKED: &str = "small.toml optimizer.lr=0.1,0.2 sweep.method=random sweep.trials=2 \
+                     sweep.name=asked train.epochs=1";
 
 /// The objects on stdout.
 fn objects(stdout: &str) -> Vec<Value> {
@@ -71,9 +77,10 @@ fn verbs(lab: &Lab) -> BTreeSet<String> {
     assert!(pages.contains("ddprun-checkpoint-verify"), "{pages:?}");
     // The words of `man-pages` have dashes of their own.
     let is_group = |page: &String| page == "ddprun" || page == "ddprun-checkpoint";
-    let verb = |page: &String| match page.strip_prefix("ddprun-checkpoint-") {
-        Some(verb) => format!("checkpoint {verb}"),
-        None => page.trim_start_matches("ddprun-").to_owned(),
+    let verb = |page: &String| {
+        let words = page.trim_start_matches("ddprun-");
+        let in_group = ["checkpoint-", "sweep-"].iter().any(|group| words.starts_with(group));
+        if in_group { words.replacen('-', " ", 1) } else { words.to_owned() }
     };
     let verbs = pages.iter().filter(|page| !is_group(page) && !page.ends_with("-help")).map(verb);
     verbs.collect()
