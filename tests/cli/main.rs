@@ -10,6 +10,7 @@
     reason = "a test binary: a failed helper is a failed test"
 )]
 
+mod adapters;
 mod averaged;
 mod bad_input;
 mod browser;
