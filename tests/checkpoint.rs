@@ -164,11 +164,11 @@ fn a_checkpoint_of_a_newer_ddprun_is_refused_with_both_numbers_and_not_passed_ov
     let mut manifest: serde_json::Value =
         serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(sealed(manifest.clone()), fs::read(&path).unwrap(), "the seal is as documented");
-    manifest["format"] = 3.into();
+    manifest["format"] = 4.into();
     fs::write(&path, sealed(manifest)).unwrap();
     let folder = lab.folder.path();
     let error = checkpoint::restore_newest(folder, &lab.plan, &lab.params).unwrap_err();
-    let words = "it has format 3, this ddprun reads up to 2: use a newer ddprun";
+    let words = "it has format 4, this ddprun reads up to 3: use a newer ddprun";
     assert!(error.to_string().ends_with(words), "{error}");
 }
 

@@ -119,6 +119,10 @@ impl Contents {
             let value = metric(name, *value);
             let _ = writeln!(page, "  {name} {value} at step {}", state.evaluated_at);
         }
+        if let Some(base) = &manifest.base {
+            let (path, hash) = (base.path.display(), &base.blake3);
+            let _ = writeln!(page, "  adapters on `{path}`, weights with the hash {hash:.16}");
+        }
         for (name, file) in &manifest.files {
             let _ = writeln!(page, "  {name}  {}", Bytes(file.bytes));
             for tensor in self.tensors.get(name).into_iter().flatten() {
@@ -147,6 +151,9 @@ impl Contents {
             "checkpoint_format": manifest.format,
             "metrics": state.metrics,
             "evaluated_at": state.evaluated_at,
+            "base": manifest.base.as_ref().map(|base| {
+                json!({ "path": base.path, "blake3": base.blake3 })
+            }),
             "files": files,
             "tensors": tensors,
         })

@@ -10,6 +10,7 @@
     reason = "a test binary: a failed helper is a failed test"
 )]
 
+mod adapters;
 mod ask_tell;
 mod averaged;
 mod bad_input;

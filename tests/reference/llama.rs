@@ -11,9 +11,11 @@ use crate::golden::{
 };
 use candle_core::{DType, Device, Tensor};
 use ddprun::internals::checkpoint;
-use ddprun::model::{Model, Models};
-use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
-use ddprun::nn::{ForwardContext, LoraConfig, Params};
+use ddprun::model::{Lora, Model, Models};
+use ddprun::nn::state_dict::{
+    Strict, load_adapters, load_state_dict, load_state_dict_bytes, save_state_dict,
+};
+use ddprun::nn::{ForwardContext, LoraConfig, Params, Targets};
 use ddprun::ops::{self, GradientSink, IGNORED_LABEL};
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -165,8 +167,8 @@ fn weights_of_a_tied_half_precision_file_load_and_come_back() {
 }
 
 fn lora(r: usize, targets: &[&str]) -> LoraConfig {
-    let targets = targets.iter().map(|&target| target.to_owned()).collect();
-    LoraConfig { r, alpha: 8.0, dropout: 0.0, targets }
+    let targets = Targets::Names(targets.iter().map(|&target| target.to_owned()).collect());
+    LoraConfig { r, alpha: 8.0, targets, ..LoraConfig::default() }
 }
 
 fn adapted(sizes: [usize; 6], r: usize, targets: &[&str]) -> ModelPlan {
@@ -214,6 +216,42 @@ fn adapters_that_add_nothing_leave_the_loss_to_the_bit() {
 }
 
 #[test]
+fn a_base_in_its_file_trains_adapters_to_the_bits_of_the_same_weights_in_f32() {
+    let targets = ["q_proj", "v_proj", "down_proj"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    for (dtype, tied) in [(DType::BF16, false), (DType::F16, true), (DType::F32, false)] {
+        let with = |mut plan: ModelPlan| {
+            plan.kind.set("tie_word_embeddings", tied);
+            plan
+        };
+        let (_, base) = filled(&with(plan(TINY)));
+        let saved = save_state_dict(&base).unwrap();
+        let saved = candle_core::safetensors::load_buffer(&saved, &Device::Cpu).unwrap();
+        let typed =
+            |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.to_dtype(dtype).unwrap());
+        let file: BTreeMap<String, Tensor> = saved.iter().map(typed).collect();
+        safetensors::serialize_to_file(&file, None, &path).unwrap();
+        let adapted = with(adapted(TINY, 4, &targets));
+        let (kept, kept_params) = filled(&adapted);
+        let (wide, wide_params) = filled(&adapted);
+        load_state_dict(&kept_params, &path, Strict::All).unwrap();
+        let bytes = [(path.clone(), std::fs::read(&path).unwrap())];
+        load_state_dict_bytes(&wide_params, &path, &bytes, Strict::All).unwrap();
+        assert_eq!(kept_params.base().unwrap().tensors.len(), kept_params.buffers().len());
+        assert!(wide_params.base().is_none());
+        let stored = kept_params.buffers().iter().filter(|buffer| buffer.stored().is_some());
+        let norms = kept_params.buffers().iter().filter(|buffer| buffer.shape().len() == 1);
+        assert_eq!(stored.count() + norms.count(), kept_params.buffers().len());
+        for again in [false, true] {
+            let found = pass(&*kept, &kept_params, again);
+            assert_eq!(found, pass(&*wide, &wide_params, again), "{dtype:?}");
+        }
+        assert!(save_state_dict(&kept_params).unwrap() == save_state_dict(&wide_params).unwrap());
+    }
+}
+
+#[test]
 fn counts_of_adapters_are_pefts() {
     let golden = golden();
     let attention = ["q_proj", "k_proj", "v_proj", "o_proj"];
@@ -244,7 +282,7 @@ fn a_file_without_adapters_is_what_they_are_put_beside() {
     assert_eq!((report.loaded, report.kept.len()), (21, 4));
     for (frozen, param) in params.buffers().iter().zip(base.parameters()) {
         assert_eq!(frozen.name(), param.name());
-        assert_eq!(flat(frozen.var().unwrap()), flat(param.var().unwrap()));
+        assert_eq!(flat(&frozen.detached().unwrap()), flat(param.var().unwrap()));
     }
 }
 
@@ -266,7 +304,7 @@ fn merged_weights_answer_as_the_adapters_and_peft_gets_its_names() {
     for (merged, apart) in eval(&*plain).into_iter().zip(eval(&*model)) {
         near("logits", f64::from(merged), f64::from(apart), 1e-5);
     }
-    let peft = checkpoint::peft(&saved).unwrap();
+    let peft = checkpoint::peft(&saved, &lora(4, &targets)).unwrap();
     let peft = candle_core::safetensors::load_buffer(&peft, &Device::Cpu).unwrap();
     assert_eq!(peft.len(), 12);
     let a = &peft["base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"];
@@ -277,4 +315,105 @@ fn merged_weights_answer_as_the_adapters_and_peft_gets_its_names() {
     assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &8.into()));
     assert_eq!(config["target_modules"], serde_json::json!(targets));
     assert_eq!(config["base_model_name_or_path"], "weights/tiny");
+}
+
+/// The options of `[model.lora]` for a variant of `golden/lora_variants.py`.
+fn variant(config: &Value) -> Value {
+    let mut lora = json!({ "r": 4, "alpha": 8.0 });
+    match &config["target_modules"] {
+        Value::String(all) if all == "all-linear" => lora["targets"] = json!([all]),
+        Value::String(pattern) => lora["target_regex"] = json!(pattern),
+        names => lora["targets"] = names.clone(),
+    }
+    for key in ["use_rslora", "use_dora", "modules_to_save"] {
+        if !config[key].is_null() {
+            lora[key] = config[key].clone();
+        }
+    }
+    let of = |key: &str, field: &str| -> Vec<Value> {
+        let all = config[key].as_object().into_iter().flatten();
+        all.map(|(layers, value)| json!({ "layers": layers, field: value })).collect()
+    };
+    lora["patterns"] = json!([of("rank_pattern", "r"), of("alpha_pattern", "alpha")].concat());
+    lora
+}
+
+#[test]
+fn variants_of_lora_have_the_loss_the_gradients_and_the_names_of_peft() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/lora_variants.json")).unwrap();
+    for (name, expected) in golden.as_object().unwrap() {
+        let options = variant(&expected["config"]);
+        let (model, params) = filled(&with(plan(TINY), &json!({ "lora": options })));
+        scale(&params, "lora_B.weight", 0.1);
+        let (loss, gradients) = pass(&*model, &params, false);
+        near(name, loss, number(expected, "loss"), 1e-5);
+        let all = expected["grads"].as_object().unwrap();
+        assert_eq!(gradients.len(), all.len(), "{name}");
+        for (tensor, expected) in all {
+            near_gradient(&format!("{name} {tensor}"), &gradients[tensor], expected);
+        }
+        assert_eq!(pass(&*model, &params, true), (loss, gradients), "{name}: blocks run again");
+
+        let lora: Lora = serde_json::from_value(options).unwrap();
+        let lora = lora.resolved().unwrap();
+        let saved = save_state_dict(&params).unwrap();
+        let peft = checkpoint::peft(&saved, &lora).unwrap();
+        let written = candle_core::safetensors::load_buffer(&peft, &Device::Cpu).unwrap();
+        let shapes: BTreeMap<&String, &[usize]> =
+            written.iter().map(|(name, tensor)| (name, tensor.dims())).collect();
+        assert_eq!(json!(shapes), expected["saved"], "{name}");
+        let config: Value = serde_json::from_str(&checkpoint::peft_config(&lora, None)).unwrap();
+        for (key, value) in expected["config"].as_object().unwrap() {
+            let is_off = value.is_null();
+            let written = &config[key];
+            let none = [json!(null), json!(false), json!({})].contains(written);
+            assert!(if is_off { none } else { written == value }, "{name}: {key} = {written}");
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let [adapters, merged] = ["adapters", "merged"].map(|name| folder.path().join(name));
+        let write = |path: &std::path::Path, bytes: &[u8]| {
+            std::fs::File::create(path).and_then(|mut file| file.write_all(bytes)).unwrap();
+        };
+        write(&adapters, &peft);
+        let (_, again) = Models::default()
+            .instantiate(&with(plan(TINY), &json!({ "lora": variant(&expected["config"]) })), 9)
+            .unwrap();
+        load_adapters(&again, &adapters).unwrap();
+        for (ours, theirs) in again.parameters().iter().zip(params.parameters()) {
+            assert_eq!(flat(ours.var().unwrap()), flat(theirs.var().unwrap()), "{}", ours.name());
+        }
+        write(&merged, &checkpoint::merged(&saved, &lora).unwrap());
+        let (plain, plain_params) = Models::default().instantiate(&plan(TINY), 5).unwrap();
+        load_state_dict(&plain_params, &merged, Strict::All).unwrap();
+        let eval = |model: &dyn Model| {
+            flat(&model.forward(&tokens().0, &ForwardContext::eval(Precision::Fp32)).unwrap())
+        };
+        for (merged, apart) in eval(&*plain).into_iter().zip(eval(&*model)) {
+            near(name, f64::from(merged), f64::from(apart), 1e-5);
+        }
+    }
+}
+
+#[test]
+fn dora_begins_as_the_model_below_it_and_drops_what_peft_drops() {
+    let dora = |dropout: f64| {
+        let lora = json!({ "r": 2, "alpha": 4.0, "dropout": dropout, "use_dora": true });
+        with(plan(TINY), &json!({ "lora": lora }))
+    };
+    let (base, _) = filled(&plan(TINY));
+    let eval = |model: &dyn Model| {
+        flat(&model.forward(&tokens().0, &ForwardContext::eval(Precision::Fp32)).unwrap())
+    };
+    let [plain, dropped] = [0.0, 0.5].map(|dropout| {
+        let (model, params) = filled(&dora(dropout));
+        scale(&params, "lora_B.weight", 0.0);
+        params.begin_adapters().unwrap();
+        for (theirs, ours) in eval(&*base).into_iter().zip(eval(&*model)) {
+            near("at first", f64::from(ours), f64::from(theirs), 1e-5);
+        }
+        scale(&params, "lora_magnitude_vector", 2.0);
+        pass(&*model, &params, false)
+    });
+    assert_ne!(plain, dropped);
 }

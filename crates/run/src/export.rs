@@ -331,8 +331,7 @@ fn export_peft(
     files: &mut ExportedFiles,
 ) -> Result<(), ErrorPage> {
     let (lora, base) = exported.adapters()?;
-    let model = exported.averaged()?;
-    let adapters = checkpoint::peft(&model)?;
+    let adapters = checkpoint::peft(&exported.averaged_adapters()?, &lora)?;
     files.add(&to.join(peft::ADAPTERS), adapters);
     files.add(&to.join(peft::CONFIG), checkpoint::peft_config(&lora, base.as_deref()));
     Ok(())

@@ -20,7 +20,7 @@ impl Embedding {
     /// Registers `weight` with these initial values.
     pub fn with_init(builder: &Builder, rows: usize, c: usize, init: Init) -> Result<Self> {
         builder.is_embedding("weight");
-        Ok(Self { weight: builder.param("weight", &[rows, c], init)? })
+        Ok(Self { weight: builder.matrix("weight", [rows, c], init)? })
     }
 
     /// The table itself, for an output layer that shares it.

@@ -32,7 +32,7 @@ impl Linear {
         weight: Init,
         bias: Option<Init>,
     ) -> Result<Self> {
-        let weight = builder.param("weight", &[outputs, inputs], weight)?;
+        let weight = builder.matrix("weight", [outputs, inputs], weight)?;
         let bias = bias.map(|init| builder.param("bias", &[outputs], init)).transpose()?;
         Ok(Self { weight, bias })
     }

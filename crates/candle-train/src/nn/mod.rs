@@ -34,7 +34,9 @@ pub use in_place::{change_all, change_values};
 pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
-pub use lora::{Adapted, LoraConfig};
-pub use params::{Buffer, Builder, Counter, LibraryName, Param, Params, with_concurrent_pass};
+pub use lora::{Adapted, LoraConfig, Targets, merged, pattern_error};
+pub use params::{
+    Base, BaseTensor, Buffer, Builder, Counter, LibraryName, Param, Params, with_concurrent_pass,
+};
 pub use recurrent::{Recurrent, RecurrentShape};
 pub use var_builder::{VarBuilderParams, compute_dtype};

@@ -3,18 +3,24 @@
 //! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position
 //! need registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
 
+mod frozen;
+
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Result, Tensor, Var, bail};
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
 use super::activation_checkpointing::{self, Stage};
 use super::init::Init;
 use super::state_dict::Grid;
 use crate::onnx;
-use crate::ops::{self, Backward, GradientSink, Uses, Weight, WeightUse};
+use crate::ops::{self, Backward, GradientSink, StoredTensor, Uses, Weight, WeightUse};
 use crate::rng::{Key, Purpose, name_hash};
+
+pub use frozen::{Base, BaseTensor};
+use frozen::{FrozenValues, Storage, Values};
 
 /// All parameters and buffers of a model, in registration order.
 #[derive(Default)]
@@ -29,6 +35,12 @@ pub struct Params {
     grids: Vec<(String, Grid)>,
     other_names: Vec<LibraryName>,
     computes_on_cpu: bool,
+    has_adapters: bool,
+    /// Modules that are trained within a frozen model.
+    trained_modules: Vec<String>,
+    /// Lengths of the rows of weights, and these weights.
+    magnitudes: Vec<(Param, Param)>,
+    base: Mutex<Option<Arc<Base>>>,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -40,8 +52,7 @@ struct ParamInner {
     /// Position in [`Params::parameters`]; `None` for a frozen parameter.
     index: Option<usize>,
     shape: Vec<usize>,
-    /// `None` while a model is only described, so that counting parameters allocates nothing.
-    var: Option<Var>,
+    values: Values,
     /// True if it gets no gradient for now.
     idle: AtomicBool,
     /// One for each pass at once ([`with_concurrent_pass`]); most often there is one.
@@ -99,13 +110,17 @@ impl Param {
     }
 
     /// The f32 master.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the values stay in their file.
     pub fn var(&self) -> Result<&Var> {
-        match &self.0.var {
-            Some(var) => Ok(var),
-            None => {
-                bail!("parameter `{}` has no values: the model was only described", self.name())
-            }
-        }
+        self.0.values.var(self.name())
+    }
+
+    /// The values as f32, detached: a copy of those that stay in their file.
+    pub fn detached(&self) -> Result<Tensor> {
+        self.0.values.tensor(self.name())
     }
 
     /// The parameter as an operand of [`crate::ops`]: without a copy, its gradient goes straight to
@@ -113,13 +128,16 @@ impl Param {
     pub fn weight(&self) -> Result<Weight> {
         match self.with_pass(|pass| self.place(pass)) {
             Some(place) => Ok(Weight::learnt(self.var()?, place)),
-            None => Ok(Weight::from(&self.var()?.as_detached_tensor())),
+            None => self.0.values.weight(self.name()),
         }
     }
 
     /// The parameter as a tensor for Candle's own operations: a copy, the same node however often
     /// it is used in the pass. Detached when no gradient is wanted.
     pub fn tensor(&self) -> Result<Tensor> {
+        if self.0.index.is_none() {
+            return self.detached();
+        }
         self.with_pass(|pass| {
             let scope = activation_checkpointing::stage().scope();
             if let Some((_, node)) = pass.nodes.iter().find(|(at, _)| *at == scope) {
@@ -139,7 +157,7 @@ impl Param {
 
     /// The parameter in a graph of ONNX, under its name.
     pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
-        graph.initializer(self.name(), self.var()?)
+        graph.initializer(self.name(), &self.detached()?)
     }
 
     /// Gives this thread's pass to `f`.
@@ -175,8 +193,9 @@ pub struct Buffer(Arc<BufferInner>);
 struct BufferInner {
     name: String,
     shape: Vec<usize>,
-    value: Option<Var>,
+    values: Values,
     frozen: bool,
+    storage: Storage,
 }
 
 impl Buffer {
@@ -196,16 +215,51 @@ impl Buffer {
     }
 
     /// The value, f32.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the value stays in its file.
     pub fn var(&self) -> Result<&Var> {
-        match &self.0.value {
-            Some(var) => Ok(var),
-            None => bail!("buffer `{}` has no values: the model was only described", self.name()),
+        self.0.values.var(self.name())
+    }
+
+    /// The value as f32, detached: a copy of one that stays in its file.
+    pub fn detached(&self) -> Result<Tensor> {
+        self.0.values.tensor(self.name())
+    }
+
+    /// The value as its file holds it, if it stays there.
+    pub fn stored(&self) -> Option<StoredTensor> {
+        self.0.values.stored()
+    }
+
+    /// True for a frozen matrix that its layer can read where a file holds it.
+    pub fn may_stay_in_file(&self) -> bool {
+        self.0.storage == Storage::MayStayInFile
+    }
+
+    /// Takes the value from a file from now on, if that can be, and it is in the CPU's memory.
+    /// Returns whether it does.
+    pub(super) fn keep(&self, value: &StoredTensor) -> bool {
+        match &self.0.values {
+            Values::Frozen(frozen) if self.may_stay_in_file() && frozen.is_on_cpu() => {
+                frozen.keep(value.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the value from memory again.
+    pub(super) fn release(&self) {
+        if let Values::Frozen(frozen) = &self.0.values {
+            frozen.release();
         }
     }
 
     /// The buffer in a graph of ONNX, under its name.
     pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
-        graph.initializer(self.name(), self.var()?)
+        graph.initializer(self.name(), &self.detached()?)
     }
 }
 
@@ -297,6 +351,69 @@ impl Params {
         self.computes_on_cpu
     }
 
+    /// True if layers have adapters, which are trained on top of a model that stays as it is.
+    pub fn has_adapters(&self) -> bool {
+        self.has_adapters
+    }
+
+    /// A module that was to be trained within a frozen model, and has no weights of its own.
+    pub fn absent_module(&self) -> Option<&str> {
+        let is_of = |param: &Param, module: &str| {
+            let dots = param.name().match_indices('.').map(|(dot, _)| dot);
+            dots.into_iter().any(|dot| param.name()[..dot].ends_with(module))
+        };
+        let is_absent =
+            |module: &&String| !self.parameters.iter().any(|param| is_of(param, module));
+        self.trained_modules.iter().find(is_absent).map(String::as_str)
+    }
+
+    /// Gives adapters whose values follow from the weights below them their first values.
+    pub fn begin_adapters(&self) -> Result<()> {
+        for (magnitude, weight) in &self.magnitudes {
+            let &[outputs, inputs] = weight.shape() else {
+                bail!("`{}` is no matrix", weight.name())
+            };
+            let var = magnitude.var()?;
+            let nothing = |rows, columns| Tensor::zeros((rows, columns), DType::F32, var.device());
+            let (a, b) = (nothing(1, inputs)?, nothing(outputs, 1)?);
+            var.set(&ops::row_norms(&weight.weight()?, &a, &b, 1.0)?)?;
+        }
+        Ok(())
+    }
+
+    /// The file of the model below the adapters, once its values were loaded from one: checkpoints
+    /// name it, and do not hold its tensors.
+    pub fn base(&self) -> Option<Arc<Base>> {
+        lock(&self.base).clone()
+    }
+
+    /// Buffers in registration order without those that come from the file of the base.
+    pub fn own_buffers(&self) -> Vec<&Buffer> {
+        let base = self.base();
+        let tensors = base.iter().flat_map(|base| &base.tensors);
+        let names: BTreeSet<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
+        self.buffers.iter().filter(|buffer| !names.contains(buffer.name())).collect()
+    }
+
+    /// Says which tensors come from a file; `None` = they are the model's own.
+    pub(super) fn set_base(&self, base: Option<Base>) {
+        *lock(&self.base) = base.map(Arc::new);
+    }
+
+    /// Makes all values the model's own again. Those that are in `lost` will be replaced; others
+    /// are copied from their file.
+    pub fn leave_base(&self, lost: &BTreeSet<&str>) -> Result<()> {
+        for buffer in &self.buffers {
+            let Some(stored) = buffer.stored() else { continue };
+            buffer.release();
+            if !lost.contains(buffer.name()) {
+                buffer.var()?.set(&stored.widened()?)?;
+            }
+        }
+        self.set_base(None);
+        Ok(())
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -332,6 +449,8 @@ pub struct Builder {
     seed: Option<u64>,
     device: Device,
     frozen: bool,
+    /// Modules that are trainable even where this builder is frozen.
+    trained: Arc<[String]>,
 }
 
 impl Builder {
@@ -353,13 +472,16 @@ impl Builder {
             seed: None,
             device: Device::Cpu,
             frozen: false,
+            trained: Arc::default(),
         }
     }
 
     /// The builder of a child module.
     #[must_use]
     pub fn pp(&self, name: impl std::fmt::Display) -> Self {
-        Self { path: self.name(&name.to_string()), ..self.clone() }
+        let path = self.name(&name.to_string());
+        let frozen = self.frozen && !self.trained.iter().any(|end| path.ends_with(end));
+        Self { path, frozen, ..self.clone() }
     }
 
     /// A builder at the same path whose parameters are frozen: they keep their values, are listed
@@ -367,6 +489,13 @@ impl Builder {
     #[must_use]
     pub fn frozen(&self) -> Self {
         Self { frozen: true, ..self.clone() }
+    }
+
+    /// [`Builder::frozen`], but for modules whose names end so, and what is in them.
+    #[must_use]
+    pub fn frozen_except(&self, modules: &[String]) -> Self {
+        lock(&self.params).trained_modules = modules.to_vec();
+        Self { trained: modules.into(), ..self.frozen() }
     }
 
     /// A builder at the same path whose parameters are trainable, whatever their neighbours are.
@@ -387,27 +516,44 @@ impl Builder {
 
     /// Registers a parameter, trainable unless this builder is [`Builder::frozen`].
     pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
+        self.register(name, shape, init, Storage::Memory)
+    }
+
+    /// [`Builder::param`] for a layer that reads its matrix through [`Param::weight`] alone: below
+    /// adapters, the matrix can stay in its file.
+    pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<Param> {
+        self.register(name, &shape, init, Storage::MayStayInFile)
+    }
+
+    fn register(&self, name: &str, shape: &[usize], init: Init, storage: Storage) -> Result<Param> {
         let name = self.name(name);
         let mut params = lock(&self.params);
         if params.holds(&name) {
             bail!("parameter `{name}` is registered twice");
         }
         let key = |seed| Key::new(seed, Purpose::Init, name_hash(&name), 0);
-        let var = self.var(shape, |seed, n| init.values(key(seed), n))?;
+        let values = match self.seed {
+            Some(seed) if self.frozen => {
+                let frozen = FrozenValues::new(shape, init, key(seed), &self.device);
+                Values::Frozen(Arc::new(frozen))
+            }
+            _ => self.values(shape, |seed, n| init.values(key(seed), n))?,
+        };
         let index = (!self.frozen).then_some(params.parameters.len());
         let shape = shape.to_vec();
         if self.frozen {
             let inner = BufferInner {
                 name: name.clone(),
                 shape: shape.clone(),
-                value: var.clone(),
+                values: values.clone(),
                 frozen: true,
+                storage,
             };
             params.buffers.push(Buffer(Arc::new(inner)));
         }
         let idle = AtomicBool::new(false);
         let passes = Mutex::default();
-        let param = Param(Arc::new(ParamInner { name, index, shape, var, idle, passes }));
+        let param = Param(Arc::new(ParamInner { name, index, shape, values, idle, passes }));
         if !self.frozen {
             params.parameters.push(param.clone());
         }
@@ -431,8 +577,9 @@ impl Builder {
         if params.holds(&name) {
             bail!("buffer `{name}` is registered twice");
         }
-        let value = self.var(shape, |_, _| values())?;
-        let inner = BufferInner { name, shape: shape.to_vec(), value, frozen: false };
+        let values = self.values(shape, |_, _| values())?;
+        let (shape, storage) = (shape.to_vec(), Storage::Memory);
+        let inner = BufferInner { name, shape, values, frozen: false, storage };
         let buffer = Buffer(Arc::new(inner));
         params.buffers.push(buffer.clone());
         Ok(buffer)
@@ -475,6 +622,16 @@ impl Builder {
         lock(&self.params).computes_on_cpu = true;
     }
 
+    /// Says that the values of `magnitude` are at first the lengths of the rows of `weight`.
+    pub fn is_magnitude_of(&self, magnitude: &Param, weight: &Param) {
+        lock(&self.params).magnitudes.push((magnitude.clone(), weight.clone()));
+    }
+
+    /// Says that a layer has an adapter.
+    pub fn has_adapter(&self) {
+        lock(&self.params).has_adapters = true;
+    }
+
     /// Says that a layer drops something in training.
     pub fn has_dropout(&self) {
         lock(&self.params).drops = true;
@@ -499,14 +656,14 @@ impl Builder {
         std::mem::take(&mut *lock(&self.params))
     }
 
-    fn var(
+    fn values(
         &self,
         shape: &[usize],
         values: impl FnOnce(u64, usize) -> Vec<f32>,
-    ) -> Result<Option<Var>> {
-        let Some(seed) = self.seed else { return Ok(None) };
+    ) -> Result<Values> {
+        let Some(seed) = self.seed else { return Ok(Values::Described) };
         let values = values(seed, shape.iter().product());
-        Var::from_vec(values, shape, &self.device).map(Some)
+        Var::from_vec(values, shape, &self.device).map(Values::Var)
     }
 
     /// Full name of what is called `name` here.

@@ -6,18 +6,22 @@
 
 mod file;
 mod fit;
+mod mapped;
 mod positions;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use candle_core::{Tensor, Var};
 use half::{bf16, f16};
+use rayon::prelude::*;
 use safetensors::tensor::{SafeTensorError, TensorView};
 use safetensors::{Dtype, SafeTensors};
 
-use super::Params;
+use super::{Base, BaseTensor, Buffer, Params};
+use crate::ops::{SharedBytes, StoredTensor, StoredType};
 
 pub use file::header;
 use file::read_limited;
@@ -193,12 +197,149 @@ impl Error {
 ///
 /// Keys are compared as [`fit()`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
+///
+/// Below adapters the file is the model's [`Base`]: matrices in the CPU's memory stay in its
+/// pages, in its type.
 pub fn load_state_dict(
     params: &Params,
     path: &Path,
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
+    if params.has_adapters() {
+        return load_base(params, path, strict);
+    }
     load_state_dict_bytes(params, path, &file::read_all(path)?, strict)
+}
+
+fn load_base(params: &Params, path: &Path, strict: Strict<'_>) -> Result<LoadReport, Error> {
+    let files = mapped::map_all(path)?;
+    let views = views(&contents(&files))?;
+    let fit = fitting(params, path, &views, strict)?;
+    replace_base(params, &fit)?;
+    let n_parameters = params.parameters().len();
+    let mut tensors = Vec::new();
+    for (index, origin) in fit.origins.iter().enumerate() {
+        let found = origin.as_ref().and_then(|origin| Some((origin, views.get(&origin.key)?)));
+        let Some((origin, view)) = found else { continue };
+        let Some(buffer) = index.checked_sub(n_parameters).map(|index| &params.buffers()[index])
+        else {
+            let var = params.parameters()[index].var()?.clone();
+            set([(var, view.clone(), origin.layout)])?;
+            continue;
+        };
+        let stored = match origin.layout {
+            Layout::Same if buffer.is_frozen() => stored_in(&files, view, buffer.shape())?,
+            _ => None,
+        };
+        match stored {
+            Some(values) => tensors.push(take(buffer, &origin.key, values)?),
+            None => set([(buffer.var()?.clone(), view.clone(), origin.layout)])?,
+        }
+    }
+    params.set_base(Some(Base { path: path.to_owned(), tensors, hash: OnceLock::new() }));
+    Ok(fit.report)
+}
+
+/// Gives a frozen tensor the values of the file's tensor `key`, which stay there if they can.
+fn take(buffer: &Buffer, key: &str, values: StoredTensor) -> candle_core::Result<BaseTensor> {
+    if !buffer.keep(&values) {
+        let var = buffer.var()?;
+        var.set(&values.widened()?.to_device(var.device())?)?;
+    }
+    Ok(BaseTensor { name: buffer.name().to_owned(), key: key.to_owned(), values })
+}
+
+/// The tensors of a safetensors file, or of those that an index names, which `keys` names by the
+/// model's names. Their numbers stay in the file.
+pub fn base_tensors(path: &Path, keys: &BTreeMap<String, String>) -> Result<Base, Error> {
+    let files = mapped::map_all(path)?;
+    let views = views(&contents(&files))?;
+    let mut tensors = Vec::new();
+    let mut missing = Vec::new();
+    for (name, key) in keys {
+        let stored =
+            views.get(key).map(|view| stored_in(&files, view, view.shape())).transpose()?;
+        match stored.flatten() {
+            Some(values) => {
+                tensors.push(BaseTensor { name: name.clone(), key: key.clone(), values });
+            }
+            None => missing.push((key.clone(), Vec::new())),
+        }
+    }
+    if !missing.is_empty() {
+        return Err(Error::misfit(path, Mismatch { missing, ..Mismatch::default() }));
+    }
+    Ok(Base { path: path.to_owned(), tensors, hash: OnceLock::new() })
+}
+
+/// Makes [`base_tensors`] the base of a model: its frozen tensors of these names get their values.
+pub fn load_base_tensors(
+    params: &Params,
+    path: &Path,
+    keys: &BTreeMap<String, String>,
+) -> Result<(), Error> {
+    let base = base_tensors(path, keys)?;
+    let buffers = params.buffers().iter().filter(|buffer| buffer.is_frozen());
+    let buffers: BTreeMap<&str, &Buffer> = buffers.map(|buffer| (buffer.name(), buffer)).collect();
+    let place = |tensor: &BaseTensor| {
+        let buffer = buffers.get(tensor.name.as_str()).copied();
+        buffer.filter(|buffer| buffer.shape() == tensor.values.shape())
+    };
+    let others = base.tensors.iter().filter(|tensor| place(tensor).is_none());
+    let unexpected: Vec<KeyShape> =
+        others.map(|other| (other.key.clone(), other.values.shape().to_vec())).collect();
+    if !unexpected.is_empty() {
+        return Err(Error::misfit(path, Mismatch { unexpected, ..Mismatch::default() }));
+    }
+    params.leave_base(&keys.keys().map(String::as_str).collect())?;
+    for tensor in &base.tensors {
+        if let Some(buffer) = place(tensor) {
+            take(buffer, &tensor.key, tensor.values.clone())?;
+        }
+    }
+    params.set_base(Some(base));
+    Ok(())
+}
+
+/// Paths and bytes of mapped files.
+fn contents(files: &[(PathBuf, SharedBytes)]) -> Vec<(&Path, &[u8])> {
+    files.iter().map(|(path, bytes)| (path.as_path(), (**bytes).as_ref())).collect()
+}
+
+/// Makes room for the values of a file: those of another one are no longer used.
+fn replace_base(params: &Params, fit: &Fit) -> candle_core::Result<()> {
+    let n_parameters = params.parameters().len();
+    let loaded = params.buffers().iter().zip(&fit.origins[n_parameters..]);
+    let loaded = loaded.filter(|(_, origin)| origin.is_some());
+    params.leave_base(&loaded.map(|(buffer, _)| buffer.name()).collect())
+}
+
+/// A tensor of one of these files in its place there; `None` for numbers of another type.
+fn stored_in(
+    files: &[(PathBuf, SharedBytes)],
+    view: &TensorView<'_>,
+    shape: &[usize],
+) -> candle_core::Result<Option<StoredTensor>> {
+    let Some(dtype) = stored_type(view.dtype()) else { return Ok(None) };
+    let data = view.data().as_ptr_range();
+    let whole = |bytes: &SharedBytes| (**bytes).as_ref().as_ptr_range();
+    let holds = |(_, bytes): &&(PathBuf, SharedBytes)| {
+        whole(bytes).start <= data.start && data.end <= whole(bytes).end
+    };
+    let Some((_, bytes)) = files.iter().find(holds) else { return Ok(None) };
+    let start = data.start.addr() - whole(bytes).start.addr();
+    let range = start..start + view.data().len();
+    StoredTensor::new(bytes.clone(), range, dtype, shape).map(Some)
+}
+
+/// The type of stored numbers, if they can stay in their file.
+pub fn stored_type(dtype: Dtype) -> Option<StoredType> {
+    match dtype {
+        Dtype::F32 => Some(StoredType::F32),
+        Dtype::BF16 => Some(StoredType::Bf16),
+        Dtype::F16 => Some(StoredType::F16),
+        _ => None,
+    }
 }
 
 /// [`load_state_dict`] from files that were read already; `path` is for messages.
@@ -208,12 +349,11 @@ pub fn load_state_dict_bytes(
     files: &[(PathBuf, Vec<u8>)],
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    let views = views(files)?;
-    let wanted = ExpectedTensors::of(params);
-    let fit = fit(&wanted, &held(&views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
-    same_twins(path, &views, &fit)?;
-    let origins = fit.origins.iter().flatten();
-    finite(path, origins.filter_map(|origin| views.get_key_value(&origin.key)))?;
+    let files: Vec<(&Path, &[u8])> =
+        files.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice())).collect();
+    let views = views(&files)?;
+    let fit = fitting(params, path, &views, strict)?;
+    replace_base(params, &fit)?;
     let tensors = tensors(params)?;
     let values = tensors.into_iter().zip(&fit.origins).filter_map(|((_, _, var), origin)| {
         let origin = origin.as_ref()?;
@@ -229,13 +369,28 @@ pub fn load_state_dict_bytes(
     Ok(fit.report)
 }
 
+/// Origins of the model's tensors in a file that fits, and holds numbers only.
+fn fitting(
+    params: &Params,
+    path: &Path,
+    views: &Views<'_>,
+    strict: Strict<'_>,
+) -> Result<Fit, Error> {
+    let wanted = ExpectedTensors::of(params);
+    let fit = fit(&wanted, &held(views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
+    same_twins(path, views, &fit)?;
+    let origins = fit.origins.iter().flatten();
+    finite(path, origins.filter_map(|origin| views.get_key_value(&origin.key)).collect())?;
+    Ok(fit)
+}
+
 type Views<'a> = BTreeMap<String, TensorView<'a>>;
 
 /// The tensors of all files.
-fn views(files: &[(PathBuf, Vec<u8>)]) -> Result<Views<'_>, Error> {
+fn views<'a>(files: &[(&Path, &'a [u8])]) -> Result<Views<'a>, Error> {
     let mut all = Views::new();
-    for (path, bytes) in files {
-        let format = |source| Error::Format { path: path.clone(), source };
+    for &(path, bytes) in files {
+        let format = |source| Error::Format { path: path.to_owned(), source };
         all.extend(SafeTensors::deserialize(bytes).map_err(format)?.tensors());
     }
     Ok(all)
@@ -263,12 +418,10 @@ fn same_twins(path: &Path, views: &Views<'_>, fit: &Fit) -> Result<(), Error> {
     Err(Error::misfit(path, Mismatch { unexpected, ..Mismatch::default() }))
 }
 
-/// Refuses tensors that hold numbers that are none.
-fn finite<'a>(
-    path: &Path,
-    mut tensors: impl Iterator<Item = (&'a String, &'a TensorView<'a>)>,
-) -> Result<(), Error> {
-    let broken = tensors.find_map(|(key, view)| Some((key, not_finite(view)?)));
+/// Refuses tensors that hold numbers that are none. All cores of this rank look.
+fn finite(path: &Path, tensors: Vec<(&String, &TensorView<'_>)>) -> Result<(), Error> {
+    let tensors = tensors.into_par_iter();
+    let broken = tensors.find_map_first(|(key, view)| Some((key, not_finite(view)?)));
     let named = |(key, what): (&String, _)| {
         Err(Error::NotFinite { path: path.to_owned(), key: key.clone(), what })
     };
@@ -328,11 +481,13 @@ fn set<'a>(
 /// Counters are int64 scalars. Equal values give equal bytes.
 pub fn save_state_dict(params: &Params) -> Result<Vec<u8>, Error> {
     let mut owned: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
-    let aliases = params.aliases().iter();
-    let aliases = aliases.map(|(name, p)| Ok((name.clone(), p.shape().to_vec(), p.var()?.clone())));
-    let aliases: Vec<_> = aliases.collect::<candle_core::Result<_>>()?;
-    for (name, shape, var) in tensors(params)?.into_iter().chain(aliases) {
-        let values = var.flatten_all()?.to_vec1::<f32>()?;
+    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.detached()));
+    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.detached()));
+    let aliases = params.aliases().iter().map(|(name, p)| (&**name, p.shape(), p.detached()));
+    for (name, shape, values) in parameters.chain(buffers).chain(aliases) {
+        let name = name.to_owned();
+        let shape = shape.to_vec();
+        let values = values?.flatten_all()?.to_vec1::<f32>()?;
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         owned.push((name, Dtype::F32, shape, bytes));
     }
@@ -361,9 +516,12 @@ fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
         .collect()
 }
 
+/// Ends of the names of adapters' tensors.
+pub const ADAPTER_ENDS: [&str; 3] = [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"];
+
 /// True for a tensor of an adapter, which is trained on top of a model that was trained before.
-fn is_adapter(name: &str) -> bool {
-    name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
+pub fn is_adapter(name: &str) -> bool {
+    ADAPTER_ENDS.iter().any(|end| name.ends_with(end))
 }
 
 /// The values as f32; `None` if they are no floating-point numbers.
@@ -413,16 +571,18 @@ pub const ADAPTER_PREFIX: &str = "base_model.model.";
 
 /// Replaces the model's adapters by those of a safetensors file of PEFT, all or none.
 pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
-    let files = [(path.to_owned(), read_limited(path)?)];
-    let views = views(&files)?.into_iter().map(|(name, view)| (ours(name), view)).collect();
+    let bytes = read_limited(path)?;
+    let views =
+        views(&[(path, &bytes)])?.into_iter().map(|(name, view)| (ours(name), view)).collect();
     let origins = adapters_of(&ExpectedTensors::of(params), &held(&views));
     let origins = origins.map_err(|misfit| Error::misfit(path, misfit))?;
-    finite(path, origins.iter().filter_map(|origin| views.get_key_value(&origin.key)))?;
-    let adapters = tensors(params)?.into_iter().filter(|(name, ..)| is_adapter(name));
-    let values = adapters.zip(&origins).filter_map(|((_, _, var), origin)| {
-        Some((var, views.get(&origin.key)?.clone(), origin.layout))
-    });
-    Ok(set(values)?)
+    finite(path, origins.iter().filter_map(|origin| views.get_key_value(&origin.key)).collect())?;
+    for (param, origin) in params.parameters().iter().zip(&origins) {
+        if let Some(view) = views.get(&origin.key) {
+            set([(param.var()?.clone(), view.clone(), origin.layout)])?;
+        }
+    }
+    Ok(())
 }
 
 /// Compares the adapters of a safetensors file of PEFT with those that are `expected`, by the file's
@@ -437,10 +597,11 @@ fn ours(name: String) -> String {
     name.strip_prefix(ADAPTER_PREFIX).map(str::to_owned).unwrap_or(name)
 }
 
-/// Origin of each adapter; none may be absent.
+/// Origin of each trained tensor, which are adapters and modules that are trained as they are; none
+/// may be absent.
 fn adapters_of(expected: &ExpectedTensors, header: &Header) -> Result<Vec<Origin>, Mismatch> {
-    let all = expected.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
-    let wanted = ExpectedTensors { tensors: all.collect(), ..ExpectedTensors::default() };
+    let trained = expected.tensors[..expected.n_parameters].to_vec();
+    let wanted = ExpectedTensors { tensors: trained, ..ExpectedTensors::default() };
     let fit = fit(&wanted, header, Strict::All)?;
     let absent = |(_, origin): &(&KeyShape, &Option<Origin>)| origin.is_none();
     let missing: Vec<KeyShape> = wanted

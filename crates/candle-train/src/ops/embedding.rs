@@ -7,7 +7,7 @@ use super::chain;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
 use super::simd::build_rows;
-use super::storage::read;
+use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
 
 /// Rows of the table handled by one task of backward.
@@ -18,13 +18,18 @@ const ROWS: usize = 64;
 ///
 /// The gradient is dense, and adds the contributions to a row in the order of the indices.
 pub fn embedding(indices: &Tensor, table: &Weight) -> Result<Tensor> {
-    let (rows, c) = table.tensor().dims2()?;
+    let (rows, c) = table.dims2()?;
     if c == 0 {
         bail!("an embedding in no dimensions");
     }
     let mut shape = indices.dims().to_vec();
     shape.push(c);
     let indices = checked_indices(indices, rows)?;
+    if let Some(table) = table.as_stored() {
+        let numbers = table.numbers();
+        let y = gathered(&indices, c, |index, y| numbers.widen(index * c, y));
+        return tensor(y, shape);
+    }
     let destination = table.destination();
     chain::apply([table.tensor()], Embedding { indices, shape, c, destination })
 }
@@ -41,6 +46,15 @@ fn checked_indices(indices: &Tensor, rows: usize) -> Result<Vec<usize>> {
         _ => bail!("index {written} for a table of {rows} rows"),
     };
     written.into_iter().map(index).collect()
+}
+
+/// A row of `c` values for each index, which `write` is given.
+fn gathered(indices: &[usize], c: usize, write: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    build_rows(indices.len() * c, c, |start, y| {
+        for (y, &index) in y.chunks_exact_mut(c).zip(&indices[start / c..]) {
+            write(index, y);
+        }
+    })
 }
 
 pub(super) struct Embedding {
@@ -94,11 +108,9 @@ impl Operation for Embedding {
     const NAME: &'static str = "embedding";
 
     fn forward(&self, [table]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let y = build_rows(self.indices.len() * self.c, self.c, |start, y| {
-            let indices = &self.indices[start / self.c..];
-            for (y, &index) in y.chunks_exact_mut(self.c).zip(indices) {
-                y.copy_from_slice(&table.values[index * self.c..][..self.c]);
-            }
+        let c = self.c;
+        let y = gathered(&self.indices, c, |index, y| {
+            y.copy_from_slice(&table.values[index * c..][..c]);
         });
         Ok((y, Shape::from(self.shape.clone())))
     }
@@ -115,8 +127,8 @@ mod tests {
     use candle_core::{Device, Var};
     use proptest::prelude::*;
 
-    use super::super::storage::tensor;
-    use super::super::testing::{check_weights, on_threads, values};
+    use super::super::stored::StoredType;
+    use super::super::testing::{check_weights, on_threads, stored, values};
     use super::*;
 
     fn indices(values: &[u32]) -> Tensor {
@@ -153,6 +165,18 @@ mod tests {
         assert!(error(&[-1]).unwrap_err().to_string().contains("index -1"));
         assert_eq!(embedding(&indices(&[]), &table)?.dims(), [0, 2]);
         Ok(())
+    }
+
+    #[test]
+    fn rows_of_a_stored_table_are_those_of_the_table_in_f32() {
+        for dtype in [StoredType::F32, StoredType::Bf16, StoredType::F16] {
+            let stored = stored("table", dtype, &[30, 7]);
+            let at = indices(&[29, 0, 4, 4]);
+            let [y, wide] = [Weight::stored(stored.clone()), (&stored.widened().unwrap()).into()]
+                .map(|table| embedding(&at, &table).unwrap());
+            let [y, wide] = [y, wide].map(|y| y.to_vec2::<f32>().unwrap());
+            assert_eq!(y, wide);
+        }
     }
 
     proptest! {

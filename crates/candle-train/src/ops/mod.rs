@@ -52,6 +52,7 @@ mod repeat_heads;
 mod resample;
 mod rotary;
 mod row_norm;
+mod row_norms;
 mod saved;
 #[cfg(feature = "cuda")]
 mod scored;
@@ -61,6 +62,7 @@ mod shift;
 mod shortcut;
 mod softmax;
 mod storage;
+mod stored;
 #[cfg(test)]
 pub(crate) mod testing;
 mod weight;
@@ -116,6 +118,7 @@ pub use repeat_heads::repeat_heads;
 pub use resample::{Means, ResampleWeights, resample};
 pub use rotary::{Rope, rotary, rotary_in};
 pub use row_norm::{layer_norm, rms_norm};
+pub use row_norms::row_norms;
 #[cfg(feature = "cuda")]
 pub use scored::{count_right, cross_entropy_scored};
 pub use segments::Segments;
@@ -125,4 +128,5 @@ pub(crate) use simd::build;
 pub use simd::vectorised;
 pub use softmax::softmax;
 pub use storage::with_vector;
+pub use stored::{SharedBytes, StoredTensor, StoredType};
 pub use weight::{GradientSink, Uses, Weight, WeightUse};

@@ -19,7 +19,7 @@ use super::storage::{read_numbers, slice};
 
 /// A differentiable operation; [`super::chain::apply`] applies it.
 pub(crate) trait Operation: Send + Sync + 'static {
-    /// Operands: an array of one to three, or [`TwoOrThree`].
+    /// Operands: an array of one to three, [`OneOrTwo`] or [`TwoOrThree`].
     type Operands<T>: List<T>;
 
     /// Name of the operation in messages.
@@ -102,6 +102,9 @@ pub(crate) struct Input<'a> {
 /// Two operands and a third that may be missing, or one thing for each of them.
 pub(crate) type TwoOrThree<T> = ([T; 2], Option<T>);
 
+/// An operand and another that may be missing, or one thing for each of them.
+pub(crate) type OneOrTwo<T> = ([T; 1], Option<T>);
+
 /// Operands, or one thing for each of them.
 pub(crate) trait List<T>: Sized {
     /// `None` if it has another length.
@@ -123,6 +126,17 @@ impl<T, const N: usize> List<T> for [T; N] {
 impl<T> List<T> for TwoOrThree<T> {
     fn from_vec(mut items: Vec<T>) -> Option<Self> {
         let last = if items.len() > 2 { items.pop() } else { None };
+        Some((items.try_into().ok()?, last))
+    }
+
+    fn into_vec(self) -> Vec<T> {
+        self.0.into_iter().chain(self.1).collect()
+    }
+}
+
+impl<T> List<T> for OneOrTwo<T> {
+    fn from_vec(mut items: Vec<T>) -> Option<Self> {
+        let last = if items.len() > 1 { items.pop() } else { None };
         Some((items.try_into().ok()?, last))
     }
 

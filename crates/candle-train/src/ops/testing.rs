@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
+use half::{bf16, f16};
 
+use super::stored::{StoredTensor, StoredType};
 use super::weight::{GradientSink, Uses, Weight, WeightUse};
 use crate::rng::{Key, Purpose, name_hash};
 
@@ -11,6 +13,19 @@ use crate::rng::{Key, Purpose, name_hash};
 pub(crate) fn values(name: &str, salt: u64, n: usize) -> Vec<f32> {
     let mut stream = Key::new(salt, Purpose::Generate, name_hash(name), n as u64).stream();
     (0..n).map(|_| stream.range(-1.0, 1.0) as f32).collect()
+}
+
+/// [`values`] as a file holds them.
+pub(crate) fn stored(name: &str, dtype: StoredType, shape: &[usize]) -> StoredTensor {
+    let bytes = |value: f32| match dtype {
+        StoredType::F32 => value.to_le_bytes().to_vec(),
+        StoredType::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+        StoredType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
+    };
+    let values = values(name, 0, shape.iter().product());
+    let bytes: Vec<u8> = values.into_iter().flat_map(bytes).collect();
+    let range = 0..bytes.len();
+    StoredTensor::new(Arc::new(bytes), range, dtype, shape).unwrap()
 }
 
 /// Result of `f` on a pool of so many threads.

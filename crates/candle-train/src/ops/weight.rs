@@ -4,13 +4,14 @@
 //! straight to the sink, which adds them up in the bucket. Through Candle's graph the weight would
 //! be copied once, and its gradient be stored, added to zeros and copied.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::scratch::zeros;
 use super::storage::{read, tensor};
+use super::stored::StoredTensor;
 
 /// Receives the gradients of parameters from inside `backward`.
 pub trait GradientSink: Send + Sync {
@@ -44,19 +45,61 @@ pub trait GradientSink: Send + Sync {
 /// An operand that is learnt, or a tensor that stands for one.
 #[derive(Clone)]
 pub struct Weight {
-    tensor: Tensor,
+    values: WeightValues,
     destination: Destination,
+}
+
+#[derive(Clone)]
+enum WeightValues {
+    Tensor(Tensor),
+    /// As a file holds them; in f32 for operations that take no others.
+    Stored(StoredTensor, Arc<OnceLock<Tensor>>),
 }
 
 impl Weight {
     /// The weight itself, not a copy; its gradient goes to `place`.
     pub fn learnt(var: &Var, place: WeightUse) -> Self {
-        Self { tensor: var.as_tensor().clone(), destination: Destination::Sink(place) }
+        let values = WeightValues::Tensor(var.as_tensor().clone());
+        Self { values, destination: Destination::Sink(place) }
     }
 
-    /// The values.
+    /// A weight that nothing changes, as a file holds it. [`linear`](super::linear()) and
+    /// [`embedding`](super::embedding()) read it there; other operations get an f32 copy.
+    pub fn stored(values: StoredTensor) -> Self {
+        let values = WeightValues::Stored(values, Arc::default());
+        Self { values, destination: Destination::Dropped }
+    }
+
+    /// The values, if they are as a file holds them.
+    pub(super) fn as_stored(&self) -> Option<&StoredTensor> {
+        match &self.values {
+            WeightValues::Tensor(_) => None,
+            WeightValues::Stored(stored, _) => Some(stored),
+        }
+    }
+
+    /// Rows and columns of a matrix.
+    pub(super) fn dims2(&self) -> Result<(usize, usize)> {
+        match &self.values {
+            WeightValues::Tensor(tensor) => tensor.dims2(),
+            WeightValues::Stored(stored, _) => match stored.shape() {
+                &[rows, columns] => Ok((rows, columns)),
+                shape => bail!("a matrix is needed, not {shape:?}"),
+            },
+        }
+    }
+
+    /// The values as f32.
     pub fn tensor(&self) -> &Tensor {
-        &self.tensor
+        match &self.values {
+            WeightValues::Tensor(tensor) => tensor,
+            WeightValues::Stored(stored, wide) => wide.get_or_init(|| match stored.widened() {
+                Ok(tensor) => tensor,
+                Err(error) => {
+                    unreachable!("a stored tensor has as many values as its shape: {error}")
+                }
+            }),
+        }
     }
 
     /// Destination of the gradient.
@@ -66,7 +109,7 @@ impl Weight {
 
     /// True if its gradient follows Candle's graph.
     pub(super) fn is_in_graph(&self) -> bool {
-        matches!(self.destination, Destination::Graph) && self.tensor.track_op()
+        matches!(self.destination, Destination::Graph) && self.tensor().track_op()
     }
 
     /// The weight as an operand. Where no gradient would reach it, nor one of `others`, though one
@@ -77,12 +120,12 @@ impl Weight {
         others: [Option<&Tensor>; N],
         held: [&Self; 2],
     ) -> Result<Self> {
-        let is_reached = others.into_iter().flatten().chain([&self.tensor]).any(Tensor::track_op);
-        if is_reached || !held.iter().any(|held| held.tensor.track_op()) {
+        let is_reached = others.into_iter().flatten().chain([self.tensor()]).any(Tensor::track_op);
+        if is_reached || !held.iter().any(|held| held.tensor().track_op()) {
             return Ok(self.clone());
         }
-        let tensor = Var::from_tensor(&self.tensor)?.into_inner();
-        Ok(Self { tensor, destination: Destination::Dropped })
+        let values = WeightValues::Tensor(Var::from_tensor(self.tensor())?.into_inner());
+        Ok(Self { values, destination: Destination::Dropped })
     }
 
     /// The weight as something that an operation holds beside its operands, of which Candle allows
@@ -102,7 +145,7 @@ impl Weight {
 /// A tensor whose gradient, if it has one, follows Candle's graph.
 impl From<&Tensor> for Weight {
     fn from(tensor: &Tensor) -> Self {
-        Self { tensor: tensor.clone(), destination: Destination::Graph }
+        Self { values: WeightValues::Tensor(tensor.clone()), destination: Destination::Graph }
     }
 }
 

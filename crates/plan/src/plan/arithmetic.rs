@@ -6,7 +6,7 @@ use crate::plan::{
     admitted_worlds,
 };
 use crate::terminal::{counted, escape, format_number};
-use train_numbers::units::{Bytes, WorldSize};
+use train_numbers::units::WorldSize;
 
 impl Plan {
     /// First lines of a run: batch and learning rate, steps, shards.
@@ -214,7 +214,7 @@ impl Plan {
         let there = facts.memory?;
         let on_cpu = self.distributed.devices.iter().all(|device| device == "cpu");
         let ranks = self.distributed.local_world().count() as u64;
-        let needed = Bytes(memory.total().0.saturating_mul(ranks));
+        let needed = memory.of_ranks(ranks);
         let least = if memory.activations.is_none() { "at least " } else { "about " };
         let need = if ranks == 1 { "needs" } else { "need" };
         let who = counted(ranks, "rank");

@@ -28,8 +28,11 @@ pub struct Memory {
     /// State tensors of the optimizer, of the rank's largest part where they are divided, and the
     /// average of the weights.
     pub optimizer: Bytes,
-    /// Running statistics.
+    /// Running statistics, and frozen weights that are in memory.
     pub buffers: Bytes,
+    /// Frozen weights in the pages of their file, which the ranks of a machine share.
+    #[serde(default)]
+    pub mapped: Bytes,
     /// Activations that forward keeps for backward, and whatever else a pass holds at its largest
     /// moment, as measured on small batches; `None` = not measured.
     pub activations: Option<Bytes>,
@@ -50,10 +53,17 @@ impl Memory {
         let trained = Bytes::of_f32(plan.model.n_parameters - plan.optimizer.n_frozen());
         let state = Bytes::of_f32(plan.optimizer.n_state(plan.model.n_parameters));
         let average = u64::from(plan.average().is_some());
-        let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
+        let base = plan.model.base.unwrap_or_default();
+        let on_cpu = plan.distributed.devices.iter().all(|device| device == "cpu");
+        let (n_mapped, mapped) =
+            if on_cpu { (base.n_mapped, base.mapped) } else { Default::default() };
+        let n_buffers = plan.model.n_buffer_elements;
+        let buffers = Bytes::of_f32(n_buffers - n_mapped);
+        let moving = Bytes::of_f32(n_buffers - base.n_weights);
         let averaged = u64::from(plan.average().is_some_and(|average| average.of_buffers));
         let own = part(plan, trained, state);
-        let optimizer = Bytes(own.0 + average * weights.0 + averaged * buffers.0);
+        let optimizer = Bytes(own.0 + average * weights.0 + averaged * moving.0);
+        let saved = Bytes::of_f32(n_buffers - base.n_in_file);
         let saving = &plan.checkpoint;
         let is_saved = saving.every != Interval::Never || saving.keep_best > 0;
         let mut memory = Self {
@@ -61,9 +71,10 @@ impl Memory {
             gradients: gradients(plan, trained),
             optimizer,
             buffers,
+            mapped,
             activations: activations.map(|of_pass| Bytes(of_pass.0 * passes_at_once(plan))),
             checkpoint: if is_saved {
-                Bytes(weights.0 + optimizer.0 - own.0 + state.0 + buffers.0)
+                Bytes(weights.0 + optimizer.0 - own.0 + state.0 + saved.0)
             } else {
                 Bytes(0)
             },
@@ -71,17 +82,24 @@ impl Memory {
             waiting: Bytes(0),
             base: BASE,
         };
-        let allocated = memory.total().0 - memory.base.0 - memory.gradients.0;
+        let others = memory.base.0 + memory.gradients.0 + memory.mapped.0;
+        let allocated = memory.total().0 - others;
         memory.waiting = Bytes(allocated / (2 * KEPT_SHARE as u64));
         memory
     }
 
     /// The sum of all parts.
     pub fn total(&self) -> Bytes {
-        let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
+        let lasting = [self.weights, self.gradients, self.optimizer, self.buffers, self.mapped];
         let held = self.activations.unwrap_or_default();
         let others = [held, self.checkpoint, self.loading, self.waiting, self.base];
         Bytes(lasting.iter().chain(&others).map(|part| part.0).sum())
+    }
+
+    /// The memory of so many ranks of one machine.
+    pub fn of_ranks(&self, ranks: u64) -> Bytes {
+        let own = self.total().0 - self.mapped.0;
+        Bytes(own.saturating_mul(ranks).saturating_add(self.mapped.0))
     }
 }
 

@@ -87,7 +87,7 @@ pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use memory_estimate::{KEPT_SHARE, Memory};
 pub use metrics::{MetricContext, MetricFacts, NAIVE_ERRORS};
 pub use mixup::MixupPlan;
-pub use model::{ModelFacts, ModelPlan};
+pub use model::{BaseFacts, ModelFacts, ModelPlan};
 pub use optimizer::{
     Extent, Matrices, OptimizerFacts, OptimizerPlan, ParameterGroup, StateTensor, scale_lr,
 };

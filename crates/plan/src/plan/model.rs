@@ -9,6 +9,7 @@ use crate::config::values::Strict;
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::plan::{Cameras, DataFacts, Flow, LayerMisfit, LayerPlan, Modality, graph};
 use crate::terminal::counted;
+use train_numbers::units::Bytes;
 
 /// The model to train.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,8 +45,11 @@ pub struct ModelPlan {
     pub n_parameters: usize,
     /// Parameter tensors.
     pub n_tensors: usize,
-    /// Elements of buffers (running statistics).
+    /// Elements of buffers (running statistics, and frozen weights).
     pub n_buffer_elements: usize,
+    /// The frozen weights below adapters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseFacts>,
     /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
     /// fewest; `None` if there is no such layer.
     #[serde(default)]
@@ -58,6 +62,19 @@ pub struct ModelPlan {
     pub drops: bool,
 }
 
+/// Weights below adapters, which training does not change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseFacts {
+    /// Number of weights.
+    pub n_weights: usize,
+    /// Those that come from the file of `pretrained`: checkpoints do not hold them.
+    pub n_in_file: usize,
+    /// Those of them that stay in the file's pages, where the model is in the CPU's memory.
+    pub n_mapped: usize,
+    /// Size of these pages.
+    pub mapped: Bytes,
+}
+
 /// Properties of a model that was built without taking memory for its weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelFacts {
@@ -65,6 +82,9 @@ pub struct ModelFacts {
     pub parameters: Vec<(String, Vec<usize>)>,
     /// Buffers in registration order: name and shape.
     pub buffers: Vec<(String, Vec<usize>)>,
+    /// The frozen weights below adapters; they are buffers.
+    #[serde(default)]
+    pub base: Option<BaseFacts>,
     /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
     /// fewest; `None` if there is no such layer.
     pub least_rows: Option<usize>,
@@ -228,6 +248,7 @@ impl ModelPlan {
         self.n_parameters = facts.lengths().sum();
         self.n_tensors = facts.parameters.len();
         self.n_buffer_elements = facts.buffer_elements();
+        self.base = facts.base;
         self.least_rows = facts.least_rows;
         self.draws_on_cpu = facts.draws_on_cpu;
         self.drops = facts.drops;

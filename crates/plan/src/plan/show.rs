@@ -9,7 +9,7 @@ use crate::plan::{
     precision,
 };
 use crate::terminal::{counted, escape, format_number, si_unit, thousands, wrapped};
-use train_numbers::units::WorldSize;
+use train_numbers::units::{Bytes, WorldSize};
 
 /// Columns of the page.
 const WIDTH: usize = 80;
@@ -41,7 +41,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("optimizer", optimizer(plan)),
         ("model", model(plan, loaded)),
         ("", flops(costs)),
-        ("memory", memory(needs)),
+        ("memory", memory(needs) + &fits(plan, facts, needs)),
         ("data", data(plan)),
         ("", plan.data.source.line.clone()),
         ("ranks", ranks(plan)),
@@ -270,14 +270,29 @@ fn optimizer(plan: &Plan) -> String {
 fn model(plan: &Plan, loaded: &Loaded) -> String {
     let model = &plan.model;
     let precision = precision::words(plan, loaded.experiment.train.precision);
+    let parameters = match model.base {
+        None => "parameters".to_owned(),
+        Some(base) => format!("trainable of {}", rounded(model.n_parameters + base.n_weights)),
+    };
     format!(
-        "{}: {} parameters in {} tensors, {} -> {}, {precision}",
+        "{}: {} {parameters} in {} tensors, {} -> {}, {precision}",
         model.name(),
         thousands(model.n_parameters),
         model.n_tensors,
         product(&model.input),
         model.outputs
     )
+}
+
+/// "8.03 B", "135 M", "1,234": a number of parameters to three digits.
+fn rounded(n: usize) -> String {
+    let units = [(1e12, " T"), (1e9, " B"), (1e6, " M")];
+    let Some((size, unit)) = units.into_iter().find(|(size, _)| n as f64 >= *size) else {
+        return thousands(n);
+    };
+    let value = n as f64 / size;
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$}{unit}")
 }
 
 fn flops(costs: &Costs) -> String {
@@ -299,10 +314,14 @@ fn memory(needs: &Memory) -> String {
         Some(_) => format!("checkpoint {}", needs.checkpoint),
         None => "unknown activations".to_owned(),
     };
+    let mapped = match needs.mapped {
+        Bytes(0) => String::new(),
+        mapped => format!(" + base, in its file, {mapped}"),
+    };
     let parts = [
         format!("gradients {}", needs.gradients),
         format!("optimizer {}", needs.optimizer),
-        format!("buffers {}", needs.buffers),
+        format!("buffers {}{mapped}", needs.buffers),
         activations,
         format!("loading {}", needs.loading),
         format!("kept for reuse {}", needs.waiting),
@@ -319,6 +338,19 @@ fn memory(needs: &Memory) -> String {
     }
     lines.push(format!("= {} per rank", needs.total()));
     lines.join("\n")
+}
+
+/// Whether the ranks of this machine fit into its memory: ", fits into this machine's 23.54 GiB";
+/// nothing for GPUs, or where the memory is not known.
+fn fits(plan: &Plan, facts: &Facts, needs: &Memory) -> String {
+    let distributed = &plan.distributed;
+    let on_cpu = distributed.devices.iter().all(|device| device == "cpu");
+    let Some(there) = facts.memory.filter(|_| on_cpu) else { return String::new() };
+    let ranks = distributed.local_world().count() as u64;
+    let all = needs.of_ranks(ranks);
+    let together = if ranks > 1 { format!(", {all} in all") } else { String::new() };
+    let fits = if all > there { "does not fit" } else { "fits" };
+    format!("{together}: {fits} into this machine's {there}")
 }
 
 fn data(plan: &Plan) -> String {

@@ -203,6 +203,11 @@ impl ChosenCheckpoint {
         checkpoint::averaged_model(&self.opened).map_err(ErrorPage::from)
     }
 
+    /// [`ChosenCheckpoint::averaged`] without the weights below adapters.
+    pub fn averaged_adapters(&self) -> Result<Vec<u8>, ErrorPage> {
+        checkpoint::averaged_adapters(&self.opened).map_err(ErrorPage::from)
+    }
+
     /// The plan of the run.
     pub fn plan(&self) -> Result<&Plan, ErrorPage> {
         self.run().map(|run| &run.plan)

@@ -316,9 +316,8 @@ pub fn gpus() -> Option<Vec<GpuFacts>> {
 /// training will report.
 pub fn costs(prepared: &Prepared, kinds: &Kinds) -> Costs {
     let plan = &prepared.plan;
-    let least = Memory::of(plan, None);
-    // A frozen base, as under LoRA, is listed as buffers.
-    let held = Bytes(least.weights.0 + least.buffers.0);
+    // A frozen base, as under LoRA, is listed as buffers, and drawn to be tried.
+    let held = Bytes::of_f32(plan.model.n_parameters + plan.model.n_buffer_elements);
     if held > TRIED {
         let estimated = kinds.models.describe(&plan.model);
         let estimated = estimated.ok().and_then(|facts| estimate_pass(plan, &facts));

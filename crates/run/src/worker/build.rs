@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{self, Destination, OpenCheckpoint, Snapshot, Writer};
+use crate::checkpoint::{self, BaseFile, Destination, OpenCheckpoint, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{self, Dataset, Fingerprint, SampleWeights, Splits, SurveyRequest};
@@ -23,7 +23,7 @@ use crate::record::{DATA, NamedSink, SPLIT, SinkStart, newest_of};
 use crate::runs;
 use crate::sweep::is_trial;
 use crate::units::Rank;
-use crate::worker::broadcast_state::broadcast_state;
+use crate::worker::broadcast_state::{broadcast_state, broadcast_value};
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::{Listener, RankLogger};
 use crate::worker::rollout::{ObservationPreprocessor, Simulation, simulated};
@@ -83,6 +83,7 @@ pub(crate) fn build_run(
             (restored.state, restored.optimizer_state)
         });
         if rank_plan.resume && is_far {
+            share_base(&plan, params, collective.as_ref())?;
             broadcast_state(collective.as_ref(), restored)
         } else {
             Ok(restored)
@@ -140,6 +141,15 @@ pub(crate) fn build_run(
         run.record(&Event::Warned { message })?;
     }
     Ok(run)
+}
+
+/// Reads on other machines the file below the adapters that rank 0 has read.
+fn share_base(plan: &Plan, params: &Params, collective: &dyn Collective) -> Result<(), Error> {
+    let base = broadcast_value(collective, &BaseFile::of(params))?;
+    if let Some(base) = base {
+        base.load(params, plan.model.pretrained.as_deref())?;
+    }
+    Ok(())
 }
 
 /// Lists the samples that are held out, unless an earlier start has: they stay what they are.
@@ -213,6 +223,8 @@ fn start_writer(
     let folder = run.checkpoints.clone();
     let checkpoint = plan.checkpoint.clone();
     let destination = Destination { folder, plan: checkpoint, records };
+    // Not at the first checkpoint, which would wait for it.
+    drop(engine.params().base().map(|base| model::base_hash(&base)));
     // What other ranks keep has room in the copy.
     let outline = engine.outline_of_optimizer_state();
     let snapshot = Snapshot { optimizer_state: &outline, ..snapshot(plan, engine) };
@@ -243,6 +255,11 @@ fn open_engine(
     let restored = restore(params)?;
     if restored.is_none() {
         load_pretrained(plan, pinned, kinds, params)?;
+        params.begin_adapters().map_err(|source| engine::Error::Tensor {
+            phase: "first",
+            step: 0,
+            source,
+        })?;
         kinds.models.load_adapters(&plan.model, params)?;
         if let Some(images) = images
             && plan.model.pretrained.is_none()

@@ -6,35 +6,44 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::{SafeTensorError, TensorView};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{Error, MODEL};
-use crate::nn::LoraConfig;
-use crate::nn::state_dict::ADAPTER_PREFIX;
+use crate::nn::state_dict::{ADAPTER_ENDS, ADAPTER_PREFIX, is_adapter};
+use crate::nn::{self, LoraConfig, Targets};
 
-const A: &str = ".lora_A.weight";
-const B: &str = ".lora_B.weight";
-
-/// The adapters among the tensors of `model`, a safetensors file, under PEFT's names.
-pub fn peft(model: &[u8]) -> Result<Vec<u8>, Error> {
+/// The adapters among the tensors of `model`, a safetensors file, and the modules that are trained as
+/// they are, under PEFT's names.
+pub fn peft(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
-    let adapters = file.tensors().into_iter().filter(|(name, _)| is_adapter(name));
+    let is_trained = |name: &str| is_adapter(name) || lora.saves(name);
+    let adapters = file.tensors().into_iter().filter(|(name, _)| is_trained(name));
     written(adapters.map(|(name, tensor)| (format!("{ADAPTER_PREFIX}{name}"), tensor)))
 }
 
 /// `adapter_config.json`.
 pub fn peft_config(lora: &LoraConfig, base: Option<&Path>) -> String {
-    // PEFT writes whole numbers as such.
-    let is_whole = lora.alpha.fract() == 0.0 && lora.alpha < f64::from(u32::MAX);
-    let alpha = if is_whole { json!(lora.alpha as u32) } else { json!(lora.alpha) };
+    let targets = match &lora.targets {
+        Targets::Names(names) => json!(names),
+        Targets::Pattern(pattern) => json!(pattern),
+        Targets::AllLinear => json!("all-linear"),
+    };
+    let ranks: Map<String, Value> = lora.ranks.iter().map(|(k, r)| (k.clone(), json!(r))).collect();
+    let alphas = lora.alphas.iter().map(|(layers, alpha)| (layers.clone(), number(*alpha)));
+    let saved = &lora.modules_to_save;
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base.map(|path| path.display().to_string()),
         "r": lora.r,
-        "lora_alpha": alpha,
+        "lora_alpha": number(lora.alpha),
         "lora_dropout": lora.dropout,
-        "target_modules": lora.targets,
+        "target_modules": targets,
+        "use_rslora": lora.rslora,
+        "use_dora": lora.dora,
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas.collect::<Map<String, Value>>(),
+        "modules_to_save": if saved.is_empty() { Value::Null } else { json!(saved) },
         "bias": "none",
         "fan_in_fan_out": false,
         "inference_mode": true,
@@ -42,18 +51,26 @@ pub fn peft_config(lora: &LoraConfig, base: Option<&Path>) -> String {
     format!("{config:#}\n")
 }
 
+/// PEFT writes whole numbers as such.
+fn number(alpha: f64) -> Value {
+    let is_whole = alpha.fract() == 0.0 && alpha < f64::from(u32::MAX);
+    if is_whole { json!(alpha as u32) } else { json!(alpha) }
+}
+
 /// The tensors of `model`, a safetensors file, without adapters: each weight W that has one is W +
-/// (alpha / r) B A.
+/// scale B A, or what `DoRA` makes of it.
 pub fn merged(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
     let all = file.tensors();
     let sum = |name: &str| -> Result<Option<Vec<u8>>, Error> {
         let Some(layer) = name.strip_suffix(".weight") else { return Ok(None) };
-        let a = file.tensor(&format!("{layer}{A}"));
-        let b = file.tensor(&format!("{layer}{B}"));
-        let (Ok(a), Ok(b)) = (a, b) else { return Ok(None) };
+        let part = |end: &str| file.tensor(&format!("{layer}{end}")).ok();
+        let [a, b, magnitude] = ADAPTER_ENDS.map(part);
+        let (Some(a), Some(b), Some((_, scale))) = (a, b, lora.adapter(layer)) else {
+            return Ok(None);
+        };
         let weight = file.tensor(name).map_err(misfit)?;
-        add(&weight, &a, &b, lora.alpha / lora.r as f64).map(Some).map_err(misfit)
+        sum_of([&weight, &a, &b], scale, magnitude.as_ref()).map(Some).map_err(misfit)
     };
     let mut sums = Vec::new();
     for (name, view) in all.iter().filter(|(name, _)| !is_adapter(name)) {
@@ -69,24 +86,21 @@ pub fn merged(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     written(merged.collect::<Result<Vec<_>, Error>>()?)
 }
 
-/// weight (out, in) + scale b (out, r) a (r, in), all f32, as bytes.
-fn add(
-    weight: &TensorView<'_>,
-    a: &TensorView<'_>,
-    b: &TensorView<'_>,
+/// [`nn::merged`] of weight (out, in), a (r, in) and b (out, r), all f32, as bytes.
+fn sum_of(
+    parts: [&TensorView<'_>; 3],
     scale: f64,
+    magnitude: Option<&TensorView<'_>>,
 ) -> candle_core::Result<Vec<u8>> {
     let tensor = |view: &TensorView<'_>| {
         let values = view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         Tensor::from_vec(values.collect::<Vec<f32>>(), view.shape(), &Device::Cpu)
     };
-    let added = (tensor(b)?.matmul(&tensor(a)?)? * scale)?;
-    let sum = (tensor(weight)? + added)?.flatten_all()?.to_vec1::<f32>()?;
-    Ok(sum.iter().flat_map(|value| value.to_le_bytes()).collect())
-}
-
-fn is_adapter(name: &str) -> bool {
-    name.ends_with(A) || name.ends_with(B)
+    let [weight, a, b] = parts.map(tensor);
+    let magnitude = magnitude.map(tensor).transpose()?;
+    let merged = nn::merged(&weight?, &a?, &b?, scale, magnitude.as_ref())?;
+    let values = merged.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
 fn written<'a>(
@@ -108,12 +122,12 @@ mod tests {
 
     use super::*;
     use crate::nn::state_dict::{load_adapters, save_state_dict};
-    use crate::nn::{Adapted, Builder, Init, LoraConfig, Params};
+    use crate::nn::{Adapted, Builder, Init, Params};
 
     /// Two layers (4, 6) with adapters of rank `r`, drawn with `seed`.
     fn params(r: usize, seed: u64, targets: &[&str]) -> Params {
-        let targets = targets.iter().map(|&target| target.to_owned()).collect();
-        let config = LoraConfig { r, alpha: 4.0, dropout: 0.0, targets };
+        let targets = Targets::Names(targets.iter().map(|&target| target.to_owned()).collect());
+        let config = LoraConfig { r, alpha: 4.0, targets, ..LoraConfig::default() };
         let builder = Builder::new(seed);
         for name in ["q_proj", "v_proj"] {
             let layer = builder.frozen().pp("layers.0").pp(name);
@@ -130,7 +144,7 @@ mod tests {
     }
 
     fn written(params: &Params, folder: &Path) -> (PathBuf, Vec<u8>) {
-        let bytes = peft(&save_state_dict(params).unwrap()).unwrap();
+        let bytes = peft(&save_state_dict(params).unwrap(), &LoraConfig::default()).unwrap();
         let path = folder.join("adapter_model.safetensors");
         crate::files::write_atomic(&path, &bytes).unwrap();
         (path, bytes)

@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::checkpoint::{FILES, Manifest, STATE};
 
+/// Stands for the file of the base, whose name may differ.
+const BASE: &str = "base";
+
 /// The first thing that two checkpoints do not have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -16,6 +19,11 @@ impl Manifest {
     /// Returns the first difference: parameters before optimizer state before progress, each in its
     /// file's order. `None` if every byte of their files is the same.
     pub fn first_difference(&self, other: &Self) -> Option<Difference> {
+        let hash = |manifest: &Self| manifest.base.as_ref().map(|base| base.blake3.clone());
+        if hash(self) != hash(other) {
+            let [file, part] = [BASE, "weights"].map(str::to_owned);
+            return Some(Difference { file, part });
+        }
         FILES.into_iter().find_map(|file| {
             let parts = |manifest: &Self| {
                 manifest.files.get(file).map_or(vec![], |entry| entry.parts.clone())
@@ -39,12 +47,18 @@ impl Manifest {
                 hasher.update(part.blake3.as_bytes());
             }
         }
+        if let Some(base) = &self.base {
+            hasher.update(base.blake3.as_bytes());
+        }
         hasher.finalize().to_hex().to_string()
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.file == BASE {
+            return f.write_str("the weights below the adapters");
+        }
         if self.file == STATE {
             return f.write_str("the progress of the run: loss, metrics or scaler");
         }
@@ -75,6 +89,7 @@ mod tests {
             metric: None,
             monitor: None,
             loss: None,
+            base: None,
             files,
         }
     }

@@ -4,7 +4,7 @@ use candle_core::Var;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
 
-use crate::nn::{Counter, Params, change_values};
+use crate::nn::{Counter, Param, Params, change_values};
 use crate::optim::{NamedTensor, ParameterState};
 use crate::plan::Plan;
 
@@ -107,11 +107,15 @@ impl Target for StateSlot<'_> {
     }
 }
 
-/// Parameters, buffers and counters under PyTorch's state-dict keys.
+/// Parameters, buffers and counters under PyTorch's state-dict keys, without what comes from the
+/// file of the base.
 pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<ValueSlot<'_>>>> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var()));
-    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
-    let aliases = params.aliases().iter().map(|(name, p)| (name.as_str(), p.shape(), p.var()));
+    let buffers = params.own_buffers().into_iter().map(|b| (b.name(), b.shape(), b.var()));
+    let base = params.base();
+    let is_elsewhere = |of: &Param| base.as_ref().is_some_and(|base| base.holds(of.name()));
+    let aliases = params.aliases().iter().filter(|(_, of)| !is_elsewhere(of));
+    let aliases = aliases.map(|(name, p)| (name.as_str(), p.shape(), p.var()));
     let mut entries = Vec::new();
     for (name, shape, var) in parameters.chain(buffers).chain(aliases) {
         let name = name.to_owned();

@@ -18,7 +18,7 @@ use crate::engine::TrainState;
 use crate::event::{Best, TIE_BREAKER};
 use crate::failpoint;
 use crate::files::{self, NewFile};
-use crate::nn::Params;
+use crate::nn::{Buffer, Params};
 use crate::optim::ParameterState;
 use crate::plan::{CheckpointPlan, Plan};
 
@@ -286,8 +286,18 @@ pub fn verify(path: &Path) -> Result<OpenCheckpoint, Error> {
     Ok(opened)
 }
 
-/// The weights and buffers as the bytes of a safetensors file, checked.
+/// The weights and buffers as the bytes of a safetensors file, checked; those below adapters, which
+/// are in another file, as f32.
 pub fn model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
+    let own = own_model(opened)?;
+    match &opened.manifest.base {
+        None => Ok(own),
+        Some(base) => base.joined(&own),
+    }
+}
+
+/// The weights and buffers that the checkpoint itself holds.
+fn own_model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
     read_checked(&opened.files, MODEL, &opened.manifest).map_err(Error::damaged(&opened.path))
 }
 
@@ -305,7 +315,16 @@ pub fn average(opened: &OpenCheckpoint) -> Option<&'static str> {
 /// Returns the bytes of [`model`], with the weights replaced by their averages where the run kept
 /// some that are complete.
 pub fn averaged_model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
-    let weights = model(opened)?;
+    averaged(opened, model(opened)?)
+}
+
+/// [`averaged_model`] without the weights below adapters.
+pub fn averaged_adapters(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
+    averaged(opened, own_model(opened)?)
+}
+
+/// `weights`, replaced by their averages where the run kept some that are complete.
+fn averaged(opened: &OpenCheckpoint, weights: Vec<u8>) -> Result<Vec<u8>, Error> {
     let Some(kept) = average(opened) else { return Ok(weights) };
     let state = read_checked(&opened.files, OPTIMIZER, &opened.manifest)
         .map_err(Error::damaged(&opened.path))?;
@@ -338,7 +357,8 @@ pub fn averaged_model(opened: &OpenCheckpoint) -> Result<Vec<u8>, Error> {
 /// # Errors
 ///
 /// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
-/// experiment's. The parameters then have no meaning.
+/// experiment's; the weights below adapters are not there, or others. The parameters then have no
+/// meaning.
 pub fn restore(
     opened: &OpenCheckpoint,
     plan: &Plan,
@@ -355,6 +375,11 @@ pub fn restore_part(
     params: &Params,
     keeps: &dyn Fn(usize) -> bool,
 ) -> Result<Vec<ParameterState>, Error> {
+    match &opened.manifest.base {
+        Some(base) => base.load(params, plan.model.pretrained.as_deref())?,
+        None => own_values(params)
+            .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?,
+    }
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
@@ -366,6 +391,11 @@ pub fn restore_part(
         states[index].tensors = Vec::new();
     }
     Ok(states)
+}
+
+/// Makes room in memory for values that were in another file.
+fn own_values(params: &Params) -> candle_core::Result<()> {
+    params.leave_base(&params.buffers().iter().map(Buffer::name).collect())
 }
 
 /// True if `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::checkpoint::{Error, FILES, FORMAT};
+use crate::checkpoint::{BaseFile, Error, FILES, FORMAT};
 
 /// Name of the manifest's file; it is written last.
 pub(crate) const MANIFEST: &str = "MANIFEST.json";
@@ -36,6 +36,9 @@ pub struct Manifest {
     /// `val/loss`, by which equal values of it are told apart, if it was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+    /// The weights below adapters, whose tensors the checkpoint does not hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseFile>,
     /// Each file, by name.
     pub files: BTreeMap<String, FileEntry>,
 }
@@ -238,6 +241,7 @@ mod tests {
             metric: Some(0.1 + 0.2),
             monitor: Some("val/loss".into()),
             loss: None,
+            base: None,
             files: FILES.iter().map(entry).collect(),
         }
     }
@@ -253,7 +257,7 @@ mod tests {
         let text = String::from_utf8(manifest().sealed().unwrap()).unwrap();
         assert_eq!(read_as(text.as_bytes()).unwrap(), manifest());
         let changed = [("25", "26"), ("0.3", "0.9"), ("0.1.0", "0.1.1"), ("\"model", "\"nodel")];
-        for (from, to) in changed.into_iter().chain([("\"format\": 2", "\"format\": 3")]) {
+        for (from, to) in changed.into_iter().chain([("\"format\": 3", "\"format\": 4")]) {
             let damage = read_as(text.replacen(from, to, 1).as_bytes()).unwrap_err();
             let expected = Damage::Contents { file: MANIFEST.to_owned(), part: None };
             assert_eq!(damage, expected, "{from} -> {to}");
@@ -272,7 +276,7 @@ mod tests {
         let newer = Manifest { format: FORMAT + 1, ..manifest() }.sealed().unwrap();
         let damage = read_as(&newer).unwrap_err();
         assert_eq!(damage, Damage::Newer { found: FORMAT + 1 });
-        assert!(damage.to_string().starts_with("it has format 3, this ddprun reads up to 2"));
+        assert!(damage.to_string().starts_with("it has format 4, this ddprun reads up to 3"));
     }
 
     #[test]

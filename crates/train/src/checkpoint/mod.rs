@@ -14,6 +14,7 @@
 //! copy.
 
 mod adapters;
+mod base;
 mod difference;
 mod state_copy;
 mod entries;
@@ -29,11 +30,12 @@ mod background_writer;
 
 pub use adapters::{merged, peft, peft_config};
 pub use background_writer::{Overdue, Writer};
+pub use base::BaseFile;
 pub use contents::{Contents, contents};
 pub use load::{
-    OpenCheckpoint, PIN, all, average, averaged_model, best, best_or_newest, best_until, bring,
-    copy, held_checkpoint, hold_checkpoint, is_checkpoint, model, newest, open, open_complete, pin,
-    restore, restore_newest, restore_newest_part, restore_part, verify,
+    OpenCheckpoint, PIN, all, average, averaged_adapters, averaged_model, best, best_or_newest,
+    best_until, bring, copy, held_checkpoint, hold_checkpoint, is_checkpoint, model, newest, open,
+    open_complete, pin, restore, restore_newest, restore_newest_part, restore_part, verify,
 };
 pub use manifest::{Damage, Manifest, parse};
 pub use save::{Destination, name, save};
@@ -45,10 +47,11 @@ pub use {manifest::sealed_anew, tensors::header_of};
 use std::path::{Path, PathBuf};
 
 use crate::files;
+use crate::nn::state_dict;
 use crate::user_error::{ExitCode, UserError};
 
 /// Version of the folder's form.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -105,6 +108,27 @@ pub enum Error {
         /// The tensor or field, and its difference.
         why: String,
     },
+    /// The weights below the adapters of a checkpoint cannot be read.
+    #[error("the weights `{}`, on which the adapters were trained, cannot be used: {source}", path.display())]
+    Base {
+        path: PathBuf,
+        #[source]
+        source: Box<state_dict::Error>,
+    },
+    /// Other weights than those that the adapters of a checkpoint were trained on.
+    #[error(
+        "the adapters were not trained on `{}`, whose weights have the hash {found:.16}, but on \
+         `{}`, {expected:.16}", path.display(), base.display()
+    )]
+    OtherBase {
+        path: PathBuf,
+        /// BLAKE3 of its tensors.
+        found: String,
+        /// The file when the run began.
+        base: PathBuf,
+        /// BLAKE3 of the tensors that were there.
+        expected: String,
+    },
     /// The state cannot be put into files.
     #[error("cannot write the state of step {step}: {why}")]
     Encode { step: u64, why: String },
@@ -152,9 +176,19 @@ impl UserError for Error {
     }
 
     fn help(&self) -> Option<String> {
-        let Self::Damaged { path, .. } = self else { return None };
-        let intact = load::intact_beside(path)?;
-        Some(format!("use `{}`, which is intact, or put a whole copy back", intact.display()))
+        match self {
+            Self::Damaged { path, .. } => {
+                let intact = load::intact_beside(path)?;
+                Some(format!(
+                    "use `{}`, which is intact, or put a whole copy back",
+                    intact.display()
+                ))
+            }
+            Self::Base { .. } | Self::OtherBase { .. } => {
+                Some("put the file back, or a link to it (`ln -s`)".to_owned())
+            }
+            _ => None,
+        }
     }
 }
 

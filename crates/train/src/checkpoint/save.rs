@@ -127,6 +127,7 @@ fn write_files(folder: &Path, copied: &StateCopy) -> Result<(), Error> {
         metric: copied.metric,
         monitor: Some(copied.monitor.clone()),
         loss: copied.loss,
+        base: copied.base.clone(),
         files: std::collections::BTreeMap::new(),
     };
     let mut written = Vec::new();

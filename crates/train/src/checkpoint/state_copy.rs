@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use crate::checkpoint::entries::{self, Entry, Source};
 use crate::checkpoint::manifest::{CONTENTS, HEADER};
-use crate::checkpoint::{Error, FILES};
+use crate::checkpoint::{BaseFile, Error, FILES};
 use crate::engine::TrainState;
 use crate::event::TIE_BREAKER;
 use crate::nn::Params;
@@ -35,6 +35,8 @@ pub struct StateCopy {
     pub(crate) monitor: String,
     /// `val/loss`, by which equal values of the metric are told apart, if it is known of this step.
     pub(crate) loss: Option<f64>,
+    /// The weights below adapters.
+    pub(crate) base: Option<BaseFile>,
     /// In the order of [`FILES`].
     pub(crate) files: [FileCopy; 3],
 }
@@ -72,6 +74,7 @@ impl StateCopy {
         self.step = state.step;
         self.metric = state.metric_now(&plan.checkpoint.monitor);
         self.monitor.clone_from(&plan.checkpoint.monitor);
+        self.base = BaseFile::of(params);
         self.loss = state.metric_now(TIE_BREAKER).filter(|loss| loss.is_finite());
         let [model, optimizer, progress] = &mut self.files;
         let tensors = entries::of_model(params).map_err(|error| failed(error.to_string()))?;

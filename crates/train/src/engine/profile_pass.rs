@@ -64,6 +64,8 @@ fn profile_samples(
     let area = plan.model.input.iter().product::<usize>().max(1) as f64 / elements as f64;
     let size = plan.batch.size.count();
     let [least, most] = SAMPLES;
+    // Values of a frozen base are drawn at their first use.
+    components.params.buffers().iter().try_for_each(|buffer| buffer.var().map(drop))?;
     let many = (ELEMENTS / elements).clamp(least, most).min(size);
     let before = memory::in_use();
     let measure = |samples| peaks_of_pass(plan, components, samples, shape, before);

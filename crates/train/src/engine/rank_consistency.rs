@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use crate::engine::{Engine, Error, TrainState};
 use crate::event::Phase;
+use crate::model::base_hash;
 use crate::nn::{Buffer, Param, change_values};
 use crate::units::{Rank, WorldSize};
 
@@ -122,10 +123,14 @@ impl Engine {
     fn hash(&self, part: SharedState) -> candle_core::Result<[u8; HASH]> {
         let params = &self.params;
         let states = &self.optimizer_state;
-        let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
         Ok(match part {
             SharedState::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
-            SharedState::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
+            SharedState::Frozen => {
+                let own = params.own_buffers().into_iter().filter(|buffer| buffer.is_frozen());
+                let own = hash_of_vars(own.map(Buffer::var))?;
+                let base = params.base().map(|base| base_hash(&base)).unwrap_or_default();
+                *blake3::hash(&[&own, base.as_bytes()].concat()).as_bytes()
+            }
             // What one rank alone keeps can differ from no other's.
             SharedState::OptimizerState if self.ownership.is_some() => [0; HASH],
             SharedState::OptimizerState => {

@@ -20,6 +20,7 @@ use crate::engine::straggler::Stragglers;
 use crate::engine::sync_batchnorm::JointPasses;
 use crate::engine::{Components, Engine, TrainState, vote};
 use crate::event::TimeShares;
+use crate::model::base_hash;
 use crate::nn::{Params, change_values};
 use crate::optim::ParameterState;
 use crate::plan::Plan;
@@ -125,10 +126,11 @@ impl Engine {
         self.params.moving_buffers().try_for_each(|buffer| self.broadcast(buffer.var()))
     }
 
-    /// Broadcasts the frozen parameters of rank 0, once.
+    /// Broadcasts the frozen parameters of rank 0, once; those of a file, which every rank has read
+    /// and compared, are not.
     fn broadcast_frozen(&self) -> Result<(), Error> {
-        let mut frozen = self.params.buffers().iter().filter(|buffer| buffer.is_frozen());
-        frozen.try_for_each(|buffer| self.broadcast(buffer.var()))
+        let own = self.params.own_buffers().into_iter();
+        own.filter(|buffer| buffer.is_frozen()).try_for_each(|buffer| self.broadcast(buffer.var()))
     }
 
     fn broadcast(&self, var: candle_core::Result<&candle_core::Var>) -> Result<(), Error> {
@@ -188,7 +190,7 @@ fn reducer(
 struct Introduction {
     /// Finished steps.
     step: u64,
-    /// Names and shapes of its parameters and buffers.
+    /// Names and shapes of its parameters and buffers, and the hash of weights below adapters.
     tensors: Vec<String>,
 }
 
@@ -197,8 +199,12 @@ struct Introduction {
 fn same_start(collective: &dyn Collective, params: &Params, step: u64) -> Result<(), Error> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape()));
-    let tensors =
-        parameters.chain(buffers).map(|(name, shape)| format!("`{name}` {shape:?}")).collect();
+    let tensors = parameters.chain(buffers).map(|(name, shape)| format!("`{name}` {shape:?}"));
+    let mut tensors: Vec<String> = tensors.collect();
+    if collective.world_size() > WorldSize::ONE {
+        let base = params.base();
+        tensors.extend(base.map(|base| format!("weights with the hash {:.16}", base_hash(&base))));
+    }
     let all = vote::exchange(collective, &Introduction { step, tensors })?;
     let first = &all[0];
     for (rank, other) in (0..).map(Rank).zip(&all) {

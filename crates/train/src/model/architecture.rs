@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{self, ExportedWeights, Library, Naming};
 use super::pretrained::{
-    InferredOptions, PretrainedError, likely_model, misfit_help, weights_file,
+    InferredOptions, PretrainedError, likely_model, misfit_help, weights_file, weights_header,
 };
 use super::{Model, peft};
 use crate::config::kind::{Choice, Kind, OptionConflict, Options};
 use crate::nn::state_dict::{
-    self, ExpectedTensors, LoadReport, Mismatch, Strict, check_adapters, fit, header,
-    load_adapters, load_state_dict, load_state_dict_bytes,
+    self, ExpectedTensors, Layout, LoadReport, Mismatch, Strict, check_adapters, fit, header,
+    load_adapters, load_state_dict, load_state_dict_bytes, stored_type,
 };
-use crate::nn::{Builder, Params};
+use crate::nn::{Buffer, Builder, Params};
 use crate::onnx::{Dim, Graph, Value};
-use crate::plan::{Flow, Modality, ModelFacts, ModelPlan};
+use crate::plan::{BaseFacts, Flow, Modality, ModelFacts, ModelPlan};
 use crate::registry::{Accepts, Family, Registry, Unbuildable};
 
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
@@ -257,10 +257,20 @@ impl Models {
     pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
         let params = params_of(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        if let Some(module) = params.absent_module() {
+            return Err(format!(
+                "`model.lora.modules_to_save` names `{module}`, which has no weights of its own: it \
+                 shares those of another layer"
+            ));
+        }
+        if params.parameters().is_empty() && params.buffers().iter().any(Buffer::is_frozen) {
+            return Err("nothing of it would be trained: no layer has an adapter".to_owned());
+        }
         let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
         Ok(ModelFacts {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
+            base: params.has_adapters().then(|| base_facts(plan, architecture.as_ref(), &params)),
             least_rows: if architecture.keeps_statistics() { None } else { params.least_rows() },
             has_blocks: architecture.has_blocks(),
             draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
@@ -341,7 +351,7 @@ impl Models {
         }
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
-        let file = header(&weights_file(path)).map_err(|error| PretrainedError::of_file(&error))?;
+        let file = weights_header(path).map_err(|error| PretrainedError::of_file(&error))?;
         let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
         let other = likely_model(self.other_models(plan), &file, &misfit);
         let own = || architecture.remedy(&misfit);
@@ -463,6 +473,32 @@ impl Models {
             plan.layers.first().is_some_and(|first| matches!(first.input, Flow::Tokens(_)));
         Ok(if is_text { graph.indices("input_ids", &dims) } else { graph.input("input", &dims) })
     }
+}
+
+/// The weights below the adapters of `params`, and what the file of the plan holds of them.
+fn base_facts(plan: &ModelPlan, architecture: &dyn Architecture, params: &Params) -> BaseFacts {
+    let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
+    let count = |buffer: &Buffer| buffer.shape().iter().product::<usize>();
+    let mut facts = BaseFacts { n_weights: frozen.map(count).sum(), ..BaseFacts::default() };
+    let file = plan.pretrained.as_ref().filter(|path| !path.is_dir());
+    let Some(Ok(header)) = file.map(|path| header(path)) else { return facts };
+    let wanted = ExpectedTensors::of(params);
+    let head = architecture.head().keys(&wanted);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let strict = if plan.except_head { Strict::ExceptHead(&head) } else { Strict::All };
+    let Ok(fit) = fit(&wanted, &header, strict) else { return facts };
+    let origins = &fit.origins[params.parameters().len()..];
+    for (buffer, origin) in params.buffers().iter().zip(origins) {
+        let kept = origin.as_ref().filter(|of| buffer.is_frozen() && of.layout == Layout::Same);
+        let dtype = kept.and_then(|of| stored_type(header.get(&of.key)?.dtype));
+        let Some(dtype) = dtype else { continue };
+        facts.n_in_file += count(buffer);
+        if buffer.may_stay_in_file() {
+            facts.n_mapped += count(buffer);
+            facts.mapped.0 += (count(buffer) * dtype.bytes()) as u64;
+        }
+    }
+    facts
 }
 
 fn params_of(architecture: &dyn Architecture, plan: &ModelPlan) -> Result<Params, Error> {

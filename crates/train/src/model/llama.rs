@@ -69,8 +69,9 @@ pub struct LlamaConfig {
     #[schemars(range(min = 0.0))]
     pub init_std: f64,
     /// low-rank adapters (LoRA), trained while the base weights are frozen, without gradients and
-    /// optimizer state. Checkpoints hold both. `ddprun checkpoint export --peft` writes only the
-    /// adapters, in PEFT's format, and `--merge` the weights with the adapters merged in.
+    /// optimizer state. Base weights of a file stay there, in its type, and checkpoints only name
+    /// it. `ddprun checkpoint export --peft` writes the adapters in PEFT's format, and `--merge`
+    /// the weights with the adapters merged in.
     pub lora: Lora,
 }
 
@@ -107,7 +108,7 @@ impl Architecture for LlamaConfig {
         let ([_], [_]) = (&plan.input[..], &plan.target[..]) else {
             bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
         };
-        let builder = if self.lora.r.is_some() { &builder.frozen() } else { builder };
+        let builder = &self.lora.base(builder);
         let root = builder.pp("model");
         let init = Init::Normal(self.init_std);
         let table = root.pp("embed_tokens");

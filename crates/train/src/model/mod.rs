@@ -47,6 +47,7 @@
 
 mod airbench94;
 mod architecture;
+mod base;
 mod cnn;
 mod convnext;
 mod dlinear;
@@ -88,6 +89,7 @@ pub use architecture::{
     Architecture, BACKBONE_MODE, BackboneMode, Error, Head, ModelFamily, Models,
     check_backbone_mode, check_heads,
 };
+pub use base::base_hash;
 pub use cnn::SimpleCnnConfig;
 pub use convnext::{ConvNextConfig, ConvNextSize};
 pub use dlinear::DLinearConfig;

@@ -1,10 +1,11 @@
 //! Weights to start from: options read from the files beside them, and why weights do not fit.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::architecture;
 use crate::config::kind::Options;
@@ -23,6 +24,30 @@ pub struct PretrainedError {
 /// The file of weights at `path`, which may be the folder of a ddprun checkpoint.
 pub(super) fn weights_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() }
+}
+
+/// Names, types and shapes of the tensors in the weights at `path`. To those of a checkpoint of
+/// adapters belong those of the file that it names.
+pub(super) fn weights_header(path: &Path) -> Result<Header, state_dict::Error> {
+    /// The part of a manifest that counts.
+    #[derive(Deserialize)]
+    struct Manifest {
+        base: Option<Base>,
+    }
+    #[derive(Deserialize)]
+    struct Base {
+        path: PathBuf,
+        tensors: BTreeMap<String, String>,
+    }
+    let mut header = state_dict::header(&weights_file(path))?;
+    let manifest = crate::files::read(&path.join("MANIFEST.json")).ok();
+    let manifest = manifest.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
+    if let Some(Base { path, tensors }) = manifest.and_then(|manifest| manifest.base) {
+        let mut below = state_dict::header(&path)?;
+        let found = tensors.into_iter().filter_map(|(name, key)| Some((name, below.remove(&key)?)));
+        header.extend(found);
+    }
+    Ok(header)
 }
 
 impl PretrainedError {

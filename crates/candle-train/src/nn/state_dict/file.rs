@@ -85,9 +85,14 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
     files_of(path)?.into_iter().map(read).collect()
 }
 
+/// Checks that a file begins as a safetensors file does.
+pub(super) fn check_start(path: &Path) -> Result<(), Error> {
+    open(path).map(drop)
+}
+
 /// The file's bytes, once its header is known to be of a sane length.
 pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, Error> {
-    open(path)?;
+    check_start(path)?;
     std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
@@ -143,7 +148,7 @@ fn first_of_zip(file: &mut File) -> Option<String> {
 }
 
 /// The file itself, or those that the index names, which lie next to it.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn files_of(path: &Path) -> Result<Vec<PathBuf>, Error> {
     /// The part of an index that counts.
     #[derive(serde::Deserialize)]
     struct Index {

@@ -33,6 +33,8 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 pub struct ExpectedTensors {
     /// Parameters, then buffers, in registration order.
     pub tensors: Vec<KeyShape>,
+    /// Number of parameters, which are trained.
+    pub n_parameters: usize,
     /// Another name of a parameter, and the parameter's.
     pub aliases: Vec<(String, String)>,
     /// Whole numbers that are taken if they are there.
@@ -53,6 +55,7 @@ impl ExpectedTensors {
             |(name, param): &(String, crate::nn::Param)| (name.clone(), param.name().to_owned());
         Self {
             tensors: parameters.chain(buffers).collect(),
+            n_parameters: params.parameters().len(),
             aliases: params.aliases().iter().map(alias).collect(),
             counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
             grids: params.grids().to_vec(),

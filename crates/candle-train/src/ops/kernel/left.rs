@@ -60,9 +60,9 @@ impl<E: Element> Packed for Rows<'_, E> {
 }
 
 /// Values of a cache line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 /// Rows whose values of one position are copied into one line: whole tiles.
-const GROUP: usize = LINE / TILE_ROWS * TILE_ROWS;
+pub(super) const GROUP: usize = LINE / TILE_ROWS * TILE_ROWS;
 /// Positions that are copied for one group after the other, so that both sides are read and written
 /// in pieces.
 const POSITIONS: usize = 8;
@@ -112,22 +112,36 @@ impl Left for Columns<'_> {
         chunk: &Chunk,
         b: &[[S::f32s; V]],
     ) -> Tile<S, M, V> {
+        if let Some(lines) = &self.lines {
+            return sums_of_lines(simd, lines, row, chunk, b);
+        }
         let mut sums = zeros::<S, M, V>(simd);
-        let Some(lines) = &self.lines else {
-            for (slice, b) in self.slices[chunk.depth.clone()].iter().zip(b) {
-                let (a, _) = slice[row..row + M].as_chunks::<M>();
-                add_outer(simd, &mut sums, &a[0], b);
-            }
-            return sums;
-        };
-        let stride = chunk.depth.len() * LINE;
-        let (lines, _) = lines[row / GROUP * stride..][..stride].as_chunks::<LINE>();
-        for (line, b) in lines.iter().zip(b) {
-            let (a, _) = line[row % GROUP..].as_chunks::<M>();
+        for (slice, b) in self.slices[chunk.depth.clone()].iter().zip(b) {
+            let (a, _) = slice[row..row + M].as_chunks::<M>();
             add_outer(simd, &mut sums, &a[0], b);
         }
         sums
     }
+}
+
+/// The sums of rows `row..row + M` over a chunk, of which `lines` are a copy: for each group of
+/// rows, a line per position.
+#[inline(always)]
+pub(super) fn sums_of_lines<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    lines: &[f32],
+    row: usize,
+    chunk: &Chunk,
+    b: &[[S::f32s; V]],
+) -> Tile<S, M, V> {
+    let mut sums = zeros::<S, M, V>(simd);
+    let stride = chunk.depth.len() * LINE;
+    let (lines, _) = lines[row / GROUP * stride..][..stride].as_chunks::<LINE>();
+    for (line, b) in lines.iter().zip(b) {
+        let (a, _) = line[row % GROUP..].as_chunks::<M>();
+        add_outer(simd, &mut sums, &a[0], b);
+    }
+    sums
 }
 
 impl<E: Element> Packed for Columns<'_, E> {

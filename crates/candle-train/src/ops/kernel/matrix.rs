@@ -34,6 +34,10 @@ impl<'a> Matrix<'a> {
         Self { values, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// (cols, rows), without copying.
     pub(in crate::ops) fn transposed(self) -> Self {
         Self {

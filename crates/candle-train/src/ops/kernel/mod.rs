@@ -22,6 +22,7 @@ mod matrix;
 mod panels;
 mod product;
 mod right;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -38,4 +39,5 @@ pub(in crate::ops) use matrix::{
 pub(in crate::ops) use panels::{Block, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use right::{Format, Panels};
+pub(in crate::ops) use stored::StoredMatrix;
 pub(in crate::ops) use transpose::{Strided, transpose_best};

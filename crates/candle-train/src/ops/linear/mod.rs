@@ -10,13 +10,16 @@ pub use activation::LinearActivation;
 use activation::{Finish, pull_back};
 
 use super::chain;
-use super::kernel::{Format, Matrix, Rowwise, Sums, Write, multiply_and_finish, rows_per_block};
+use super::kernel::{
+    Format, Matrix, Rowwise, StoredMatrix, Sums, Write, multiply_and_finish, rows_per_block,
+};
 use super::operation::{
-    Gradients, Input, Operation, SavedForBackward, TwoOrThree, add_multiplications,
+    Gradients, Input, OneOrTwo, Operation, SavedForBackward, TwoOrThree, add_multiplications,
 };
 use super::precision::{Round, bias_gradient, operand, rounded};
 use super::scratch::{filled, filled_together};
 use super::storage::{overwrite, read, tensor};
+use super::stored::StoredTensor;
 use super::weight::{Destination, Weight};
 use crate::Precision;
 
@@ -41,7 +44,8 @@ pub fn linear_activated(
     activation: LinearActivation,
     precision: Precision,
 ) -> Result<Tensor> {
-    let (outputs, inputs) = weight.tensor().dims2()?;
+    let (outputs, inputs) = weight.dims2()?;
+    let stored = weight.as_stored().filter(|_| x.device().is_cpu());
     if x.dims().last() != Some(&inputs) {
         bail!("a linear layer over {inputs} features was given {:?}", x.dims());
     }
@@ -49,7 +53,8 @@ pub fn linear_activated(
     add_multiplications(n * inputs * outputs);
     let dw = weight.destination();
     let db = bias.map(Weight::destination);
-    let tracked = [Some(x), Some(weight.tensor()), bias.map(Weight::tensor)];
+    let learnt = if stored.is_some() { None } else { Some(weight.tensor()) };
+    let tracked = [Some(x), learnt, bias.map(Weight::tensor)];
     let tracked = tracked.into_iter().flatten().any(Tensor::track_op);
     let before = (activation.needs_its_input() && tracked).then(SavedForBackward::default);
     let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
@@ -57,7 +62,10 @@ pub fn linear_activated(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
         bail!("a bias of shape {:?} for {outputs} outputs", bias.dims());
     }
-    chain::apply(([x, weight.tensor()], bias), op)
+    match stored {
+        Some(stored) => chain::apply(([x], bias), StoredLinear { weight: stored.clone(), op }),
+        None => chain::apply(([x, weight.tensor()], bias), op),
+    }
 }
 
 struct Linear {
@@ -78,18 +86,22 @@ impl Linear {
         Shape::from([&x.dims()[..x.rank() - 1], &[self.outputs]].concat())
     }
 
-    /// Bias and activation are applied while the product's rows are in the cache.
+    /// x (n, inputs) times the transposed weight.
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let precision = self.precision;
-        let width = self.outputs;
-        let x = operand(x, precision);
-        let weight = operand(weight, precision);
-        let bias = bias.map(|bias| rounded(bias, precision));
+        let x = operand(x, self.precision);
+        let weight = operand(weight, self.precision);
         let x = Matrix::new(&x, self.n, self.inputs);
         let weight = Matrix::new(&weight, self.outputs, self.inputs).transposed();
-        let format = Format::of(precision);
-        let rows = rows_per_block(format, self.n);
-        let product = Rowwise::new(x, weight, format, Sums::Long);
+        let product = Rowwise::new(x, weight, Format::of(self.precision), Sums::Long);
+        self.finished(&product, bias)
+    }
+
+    /// The rows of the product; bias and activation are applied while they are in the cache.
+    fn finished(&self, product: &Rowwise<'_>, bias: Option<&[f32]>) -> Vec<f32> {
+        let precision = self.precision;
+        let width = self.outputs;
+        let bias = bias.map(|bias| rounded(bias, precision));
+        let rows = rows_per_block(Format::of(precision), self.n);
         let fill = |start: usize, y: &mut [f32], before: Option<&mut [f32]>| {
             let bias = bias.as_deref();
             let activation = self.activation;
@@ -108,12 +120,15 @@ impl Linear {
 
     /// dx (n, inputs).
     fn input_gradient(&self, dy: Matrix<'_>, weight: &[f32]) -> Vec<f32> {
-        let format = Format::of(self.precision);
-        let inputs = self.inputs;
         let weight = operand(weight, self.precision);
-        let weight = Matrix::new(&weight, self.outputs, inputs);
-        let rows = rows_per_block(format, self.n);
-        let product = Rowwise::new(dy, weight, format, Sums::Long);
+        let weight = Matrix::new(&weight, self.outputs, self.inputs);
+        self.rounded(&Rowwise::new(dy, weight, Format::of(self.precision), Sums::Long))
+    }
+
+    /// The rows of a gradient (n, inputs), rounded while they are in the cache.
+    fn rounded(&self, product: &Rowwise<'_>) -> Vec<f32> {
+        let inputs = self.inputs;
+        let rows = rows_per_block(Format::of(self.precision), self.n);
         filled(self.n * inputs, rows * inputs, |start, dx| {
             product.write(dx, start / inputs, &mut Round(self.precision));
         })
@@ -190,12 +205,66 @@ impl Operation for Linear {
     }
 }
 
+/// [`Linear`] by a weight that nothing changes, which stays as its file holds it.
+struct StoredLinear {
+    weight: StoredTensor,
+    op: Linear,
+}
+
+impl StoredLinear {
+    fn matrix(&self) -> StoredMatrix<'_> {
+        let Linear { outputs: rows, inputs: columns, precision, .. } = self.op;
+        // Products of bf16 numbers round their operands themselves.
+        let rounding = match Format::of(precision) {
+            Format::F32 => precision,
+            Format::Bf16(_) => Precision::Fp32,
+        };
+        StoredMatrix { numbers: self.weight.numbers(), rows, columns, rounding }
+    }
+}
+
+impl Operation for StoredLinear {
+    type Operands<T> = OneOrTwo<T>;
+
+    const NAME: &'static str = "linear";
+
+    fn forward(&self, ([x], bias): OneOrTwo<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let op = &self.op;
+        let values = operand(x.values, op.precision);
+        let values = Matrix::new(&values, op.n, op.inputs);
+        let product = self.matrix().applied_to(values, Format::of(op.precision));
+        let y = op.finished(&product, bias.map(|bias| bias.values));
+        Ok((y, op.output_shape(x.shape)))
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn reads_result(&self) -> bool {
+        self.op.reads_result()
+    }
+
+    fn backward(&self, ([x], bias): OneOrTwo<&Tensor>, y: &Tensor, dy: Tensor) -> Gradients<Self> {
+        let op = &self.op;
+        op.pull_back(y, &dy)?;
+        read([&dy], |[dy]| {
+            let dy = operand(dy, op.precision);
+            let db = op.bias_gradient(bias, &dy)?;
+            if !x.track_op() {
+                return Ok(([None], Some(db)));
+            }
+            let dy = Matrix::new(&dy, op.n, op.outputs);
+            let dx = op.rounded(&self.matrix().pulled_back(dy, Format::of(op.precision)));
+            Ok(([Some(tensor(dx, x.shape())?)], Some(db)))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
     use proptest::prelude::*;
 
-    use super::super::testing::{check_gradients, on_threads, values};
+    use super::super::stored::StoredType;
+    use super::super::testing::{check_gradients, on_threads, stored, values};
     use super::*;
 
     fn slow(x: &[f64], w: &[f64], b: Option<&Vec<f64>>, inputs: usize, outputs: usize) -> Vec<f64> {
@@ -320,6 +389,44 @@ mod tests {
             println!("{inputs} to {outputs} features, {n} rows: error against f64 {error:.1e} of the sum's size");
             prop_assert!(error < 2e-7);
         }
+    }
+
+    #[test]
+    fn a_stored_weight_gives_the_bits_of_the_same_weight_in_f32() -> Result<()> {
+        use StoredType::{Bf16, F16, F32};
+        let shapes = [[1, 1, 1], [1, 300, 70], [5, 130, 64], [37, 257, 131], [200, 64, 19]];
+        for ([n, inputs, outputs], dtype) in shapes.into_iter().zip([F32, Bf16, F16, Bf16, Bf16]) {
+            let weight = stored("w", dtype, &[outputs, inputs]);
+            let wide = weight.widened()?;
+            let x = Var::from_tensor(&tensor(values("x", 0, n * inputs), (n, inputs))?)?;
+            let bias = Var::from_tensor(&tensor(values("b", 0, outputs), outputs)?)?;
+            for activation in [LinearActivation::Identity, LinearActivation::Gelu] {
+                for precision in [Precision::Fp32, Precision::Bf16, Precision::Fp16] {
+                    for bias in [None, Some(&bias)] {
+                        let results = |weight: Weight| -> Result<Vec<Vec<f32>>> {
+                            let b = bias.map(|bias| Weight::from(bias.as_tensor()));
+                            let y =
+                                linear_activated(&x, &weight, b.as_ref(), activation, precision)?;
+                            let grads = y.sqr()?.sum_all()?.backward()?;
+                            let found = [Some(&y), grads.get(&x), bias.and_then(|b| grads.get(b))];
+                            found
+                                .into_iter()
+                                .flatten()
+                                .map(|t| t.flatten_all()?.to_vec1())
+                                .collect()
+                        };
+                        let kept = results(Weight::stored(weight.clone()))?;
+                        assert_eq!(kept.len(), 2 + usize::from(bias.is_some()));
+                        let same = kept == results(Weight::from(&wide))?;
+                        assert!(
+                            same,
+                            "{n} {inputs} {outputs} {dtype:?} {activation:?} {precision:?}"
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     #[test]

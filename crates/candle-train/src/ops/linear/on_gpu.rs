@@ -2,7 +2,7 @@
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
-use super::{Linear, LinearActivation};
+use super::{Linear, LinearActivation, StoredLinear};
 use crate::Precision;
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::operation::{Gradients, OnGpu, SavedForBackward, TwoOrThree};
@@ -75,5 +75,12 @@ impl OnGpu for Linear {
             None => None,
         };
         Ok(([gradients.x, dw], Some(db)))
+    }
+}
+
+/// Made for the CPU's memory only.
+impl OnGpu for StoredLinear {
+    fn has_kernels(&self) -> bool {
+        false
     }
 }

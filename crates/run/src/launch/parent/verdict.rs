@@ -260,7 +260,11 @@ fn signal_source(signal: i32) -> String {
             "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or it was \
              killed manually"
         }
-        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
+        libc::SIGBUS => {
+            "a file that it had mapped was cut off, such as the weights below adapters, or native \
+             code crashed"
+        }
+        libc::SIGSEGV | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
             "a crash in native code; a core dump may exist (see `coredumpctl`)"
         }
         _ => "not by ddprun: another process sent it",
