@@ -40,11 +40,22 @@ impl Adapted {
     /// targets. The adapter is trainable even where the builder is frozen.
     pub fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        sizes: [usize; 2],
         init: Init,
         lora: Option<&LoraConfig>,
     ) -> Result<Self> {
-        let base = Linear::with_init(builder, inputs, outputs, init, None)?;
+        Self::with_bias(builder, sizes, init, None, lora)
+    }
+
+    /// [`Adapted::new`] with a `bias`, if it has initial values.
+    pub fn with_bias(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        init: Init,
+        bias: Option<Init>,
+        lora: Option<&LoraConfig>,
+    ) -> Result<Self> {
+        let base = Linear::with_init(builder, inputs, outputs, init, bias)?;
         let name = builder.path().rsplit('.').next().unwrap_or_default();
         let lora = lora.filter(|lora| lora.targets.iter().any(|target| target == name));
         let adapter = |lora: &LoraConfig| -> Result<Adapter> {
@@ -78,6 +89,7 @@ impl Adapted {
         let added = b.var()?.as_detached_tensor().matmul(&a.var()?.as_detached_tensor())?;
         let merged = (base.var()?.as_detached_tensor() + (added * *scale)?)?;
         let weight = graph.initializer(base.name(), &merged)?;
-        Ok(graph.linear(x, &weight, None))
+        let bias = self.base.bias().map(|bias| bias.onnx(graph)).transpose()?;
+        Ok(graph.linear(x, &weight, bias.as_ref()))
     }
 }
