@@ -253,7 +253,7 @@ fn gpu_rows() {
 #[test]
 fn gpu_series_and_positions() {
     let twin = Twin { operands: &[&[2, 33, 48]], weights: &[], tolerance: 2e-6 };
-    twin.check("rotary", &|x, _| ops::rotary(&x[0], 3, ops::Rope::unscaled(1e4)));
+    twin.check("rotary", &|x, _| ops::rotary(&x[0], 3, &ops::Rope::plain(1e4, 16)));
     for (window, average) in [(25, Average::Centred), (24, Average::Trailing)] {
         // An average has no gradient: the product with x makes one.
         twin.check(&format!("moving_average {average:?}"), &|x, _| {

@@ -1,9 +1,8 @@
-//! Recipes for texts: a small GPT from scratch, or adapters of a Llama.
-
-use std::path::Path;
+//! Recipes for texts: a small GPT from scratch, or adapters of a language model.
 
 use crate::init::names::{comment, count};
 use crate::init::recipe::{Recipe, batch_size};
+use crate::init::recognised::BaseModel;
 use crate::plan::DataFacts;
 
 /// The next character or token.
@@ -53,11 +52,12 @@ every = \"50 steps\"
     Recipe { about, model, rest }
 }
 
-/// Answers, which adapters of the weights `base` learn, or a small GPT where there are none.
-pub(super) fn answers(about: &str, facts: &DataFacts, base: Option<&Path>) -> Recipe {
+/// Answers, which adapters of the model `base` learn, or a small GPT where there is none.
+pub(super) fn answers(about: &str, facts: &DataFacts, base: Option<&BaseModel>) -> Recipe {
     let Some(base) = base else { return from_scratch(about, facts) };
     let why = "Adapters beside the weights, which stay as they are: little memory, and a small \
                file in the end. The sizes of the model are read from `config.json` beside them.";
+    let (targets, others) = base.family.adapter_layers();
     let model = format!(
         "{}[model]
 name = \"llama\"
@@ -67,10 +67,11 @@ pretrained = \"{}\"
 r = 8                         # more for more than a change of style
 alpha = 16.0
 dropout = 0.05
-targets = [\"q_proj\", \"v_proj\"] # mlp layers, too: gate_proj, up_proj, down_proj
+targets = {targets:?} # more layers: {}
 ",
         comment(why),
-        base.display()
+        base.weights.display(),
+        others.join(", ")
     );
     let batch_size = batch_size(facts.n_train, 4);
     let rest = format!(
@@ -106,7 +107,7 @@ fn about_answers(about: &str, facts: &DataFacts) -> String {
 
 fn from_scratch(about: &str, facts: &DataFacts) -> Recipe {
     let why = "From scratch, a small model learns the form of answers and no facts. Put \
-               `config.json` and `model.safetensors` of a Llama beside its `tokenizer.json`, and \
+               `config.json` and `model.safetensors` of a language model beside its `tokenizer.json`, and \
                `ddprun init` writes adapters for it.";
     let small = text(about, facts);
     Recipe { about: about_answers(about, facts), model: comment(why) + &small.model, ..small }

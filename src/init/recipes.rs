@@ -32,10 +32,8 @@ pub(super) fn recipe(found: &RecognisedData, facts: &DataFacts) -> Recipe {
         Task::Tokens { largest } => {
             text(&format!("tokens: {n}; the largest is {}", count(*largest)), facts)
         }
-        Task::Instructions { base } => {
-            answers(&format!("instructions: {n}"), facts, base.as_deref())
-        }
-        Task::Chats { base } => answers(&format!("conversations: {n}"), facts, base.as_deref()),
+        Task::Instructions { base } => answers(&format!("instructions: {n}"), facts, base.as_ref()),
+        Task::Chats { base } => answers(&format!("conversations: {n}"), facts, base.as_ref()),
         Task::Behaviour => behaviour(&n, facts),
         Task::Speech { by_name } => speech(&n, *by_name, facts),
     }

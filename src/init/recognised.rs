@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::config::kind::Choice;
 use crate::init::names::{count, named};
+use crate::model::LlamaFamily;
 use crate::plan::DataFacts;
 use crate::user_error::{ErrorPage, ExitCode};
 
@@ -16,6 +17,13 @@ pub(crate) enum TableTask {
     Classification,
     /// A number.
     Regression,
+}
+
+/// A language model beside a tokenizer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct BaseModel {
+    pub(super) weights: PathBuf,
+    pub(super) family: LlamaFamily,
 }
 
 /// Samples of each class that are held back to validate on where the data have no part for it.
@@ -62,10 +70,10 @@ pub(super) enum Task {
     Text,
     /// The next token, of which this is the largest.
     Tokens { largest: usize },
-    /// Answers to instructions, by adapters of these weights if there are any.
-    Instructions { base: Option<PathBuf> },
+    /// Answers to instructions, by adapters of this model if there is one.
+    Instructions { base: Option<BaseModel> },
     /// Answers in conversations.
-    Chats { base: Option<PathBuf> },
+    Chats { base: Option<BaseModel> },
     /// Actions.
     Behaviour,
     /// Classes of speech, or without classes its sounds; `by_name` if the names of files tell the

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::data::{self, ChatTemplate, Tokenizer};
 use crate::files;
-use crate::init::recognised::{RecognisedData, SEQ_LEN, Task, path, unusable};
+use crate::init::recognised::{BaseModel, RecognisedData, SEQ_LEN, Task, path, unusable};
+use crate::model::LlamaFamily;
 use crate::user_error::ErrorPage;
 
 /// Size of GPT-2's vocabulary, the default of the data set.
@@ -37,7 +38,7 @@ pub(super) fn instructions(at: &Path) -> Result<RecognisedData, ErrorPage> {
     let tokenizer = tokenizer(at)?;
     let options =
         [("file", path(at)), ("tokenizer", path(&tokenizer)), ("seq_len", OF_INSTRUCTION.into())];
-    let base = weights(&tokenizer);
+    let base = base_model(&tokenizer);
     Ok(RecognisedData::new("instructions", &options, Task::Instructions { base }))
 }
 
@@ -54,7 +55,7 @@ pub(super) fn chats(at: &Path) -> Result<RecognisedData, ErrorPage> {
             options.push(("eos_token", CHATML_END.into()));
         }
     }
-    let base = weights(&tokenizer);
+    let base = base_model(&tokenizer);
     Ok(RecognisedData::new("chat", &options, Task::Chats { base }))
 }
 
@@ -70,14 +71,15 @@ fn tokenizer(at: &Path) -> Result<PathBuf, ErrorPage> {
     Err(unusable(at, what, help))
 }
 
-/// The weights beside a tokenizer, if they are those of a Llama.
-fn weights(tokenizer: &Path) -> Option<PathBuf> {
+/// The language model beside a tokenizer, if it is of a family that is known.
+fn base_model(tokenizer: &Path) -> Option<BaseModel> {
     let config = files::read(&tokenizer.with_file_name("config.json")).ok()?;
     let config: Value = serde_json::from_slice(&config).ok()?;
-    let is_llama = ["llama", "mistral"].iter().any(|name| config["model_type"] == *name);
+    let family = LlamaFamily::of_model_type(config["model_type"].as_str()?)?;
     let files = ["model.safetensors", "model.safetensors.index.json"];
     let mut files = files.into_iter().map(|name| tokenizer.with_file_name(name));
-    files.find(|path| is_llama && path.is_file())
+    let weights = files.find(|path| path.is_file())?;
+    Some(BaseModel { weights, family })
 }
 
 /// Observations and actions of an npz or parquet file, or of a folder of `LeRobot`.

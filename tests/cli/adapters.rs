@@ -1,7 +1,7 @@
 //! Adapters on the weights of a file, which stay in that file: what checkpoints hold, what a resume
 //! compares, and what `ddprun plan` counts without building anything.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -82,11 +82,11 @@ fn write_base(lab: &Lab, folder: &str, all: &Tensors) {
         let part = 1 + usize::from(name.contains("layers.1") || name == "lm_head.weight");
         format!("model-0000{part}-of-00002.safetensors")
     };
-    let mut parts: HashMap<String, Tensors> = HashMap::new();
-    for (key, tensor) in all {
+    let mut parts: BTreeMap<String, Tensors> = BTreeMap::new();
+    for (key, tensor) in all.iter().collect::<BTreeMap<_, _>>() {
         parts.entry(name(key)).or_default().insert(key.clone(), tensor.clone());
     }
-    let weight_map: HashMap<&String, String> = all.keys().map(|key| (key, name(key))).collect();
+    let weight_map: BTreeMap<&String, String> = all.keys().map(|key| (key, name(key))).collect();
     let index = json!({ "metadata": {}, "weight_map": weight_map });
     lab.write(&format!("{folder}/model.safetensors.index.json"), index.to_string());
     for (name, tensors) in parts {

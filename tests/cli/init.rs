@@ -481,7 +481,12 @@ fn conversations_and_instructions_are_learnt_from_scratch_or_by_adapters_of_what
     fs::remove_file(lab.path("chat/dolly.jsonl")).unwrap();
     write_llama(&lab, "chat");
     let text = written(&lab, "chat", "adapters.toml");
-    for word in ["pretrained = \"chat/model.safetensors\"", "[model.lora]", "warmup = \"3 %\""] {
+    for word in [
+        "pretrained = \"chat/model.safetensors\"",
+        "[model.lora]",
+        "targets = [\"q_proj\", \"v_proj\"] # more layers: k_proj, o_proj, gate_proj",
+        "warmup = \"3 %\"",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }

@@ -81,7 +81,7 @@ threads_per_rank = 1
 "#;
 
 /// A tokenizer of a few letters, a text, and twelve instructions.
-fn lab() -> Lab {
+pub(crate) fn lab() -> Lab {
     let lab = Lab::with(LLAMA);
     lab.write("adapters.toml", ADAPTERS);
     let letters = ["</s>", "a", "b", "e", "i", "n", "o", "p", "r", "s", "t", "re"];

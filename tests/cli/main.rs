@@ -27,6 +27,7 @@ mod elastic;
 mod endings;
 mod exported;
 mod failpoints;
+mod families;
 mod generated;
 mod given_up;
 #[path = "../support/harness/mod.rs"]

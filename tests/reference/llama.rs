@@ -46,18 +46,27 @@ fn tokens() -> (Tensor, Tensor) {
     (seen, Tensor::from_vec(next, 24, &Device::Cpu).unwrap())
 }
 
-type Gradients = BTreeMap<String, Vec<f32>>;
+pub(crate) type Gradients = BTreeMap<String, Vec<f32>>;
 
 fn pass(model: &dyn Model, params: &Params, activation_checkpointing: bool) -> (f64, Gradients) {
+    gradients_of(model, params, &tokens(), activation_checkpointing)
+}
+
+/// Loss and gradients of tokens and labels.
+pub(crate) fn gradients_of(
+    model: &dyn Model,
+    params: &Params,
+    (x, y): &(Tensor, Tensor),
+    activation_checkpointing: bool,
+) -> (f64, Gradients) {
     let collected = Arc::new(Collected::default());
     let sink: Arc<dyn GradientSink> = collected.clone();
-    let (x, y) = tokens();
     params.begin_pass(Some(&sink));
     let key = Key::new(1, Purpose::Dropout, 0, 0);
     let pass =
         ForwardContext { activation_checkpointing, ..ForwardContext::train(key, Precision::Fp32) };
-    let logits = model.forward(&x, &pass).unwrap().flatten_to(1).unwrap();
-    let loss = ops::cross_entropy(&logits, &y, 0.0).unwrap();
+    let logits = model.forward(x, &pass).unwrap().flatten_to(1).unwrap();
+    let loss = ops::cross_entropy(&logits, y, 0.0).unwrap();
     loss.backward().unwrap();
     params.end_pass();
     let named =

@@ -6,6 +6,7 @@ mod bf16;
 #[expect(dead_code, reason = "the update needs few kinds of arguments")]
 #[path = "../../crates/candle-train/tests/kernels/emulator.rs"]
 mod emulator;
+mod families;
 mod forecast;
 #[path = "../support/golden.rs"]
 mod golden;

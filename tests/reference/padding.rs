@@ -13,6 +13,7 @@ use ddprun::plan::Precision;
 use ddprun::rng::{Key, Purpose};
 use serde_json::json;
 
+use crate::families::{families, plan_of};
 use crate::golden::{Collected, filled, flat, model_plan, with};
 
 /// Tokens of the samples; the rest of a row is padding.
@@ -88,15 +89,22 @@ fn near_gradients(name: &str, params: &Params, whole: &Found, other: &Found) {
     }
 }
 
-/// `check` of a small model of each kind that takes such samples.
+/// `check` of a small model of each kind that takes such samples, and of each family of language
+/// models.
 fn each(check: impl Fn(&str, &dyn Model, &Params)) {
-    for name in ["gpt", "llama"] {
-        let sizes = json!({ "n_layers": 2, "n_heads": 2, "d_model": 32 });
-        let plan = with(model_plan(name, VOCABULARY, &[PADDED], vec![PADDED]), &sizes);
+    let sizes = json!({ "n_layers": 2, "n_heads": 2, "d_model": 32 });
+    let gpt = with(model_plan("gpt", VOCABULARY, &[PADDED], vec![PADDED]), &sizes);
+    let mut plans = vec![("gpt".to_owned(), gpt)];
+    for (name, golden) in families() {
+        let mut config = golden["config"].clone();
+        config["max_position_embeddings"] = PADDED.into();
+        plans.push((name, plan_of(&config, PADDED)));
+    }
+    for (name, plan) in plans {
         let facts = Models::default().describe(&plan).unwrap();
         assert!(facts.ignores_padding && facts.keeps_texts_apart, "{name}");
         let (model, params) = filled(&plan);
-        check(name, &*model, &params);
+        check(&name, &*model, &params);
     }
 }
 

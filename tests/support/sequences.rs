@@ -38,7 +38,9 @@ pub(crate) fn gpt_plan(world: u32) -> Plan {
 pub(crate) fn llama_plan(world: u32) -> Plan {
     let mut plan = plan("llama", &[12], world);
     plan.model.target = vec![12];
-    let sizes = json!({ "d_model": 8, "n_heads": 2, "n_layers": 2, "d_ff": 12, "n_kv_heads": 1 });
+    let sizes = json!({
+        "d_model": 8, "n_heads": 2, "n_layers": 2, "d_ff": 12, "n_kv_heads": 1, "dropout": 0.0
+    });
     choose(&mut plan, &sizes);
     plan
 }

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-pub use train_numbers::{Bf16Instructions, Convolutions, Precision, RopeScaling, rng, units};
+pub use train_numbers::{Bf16Instructions, Convolutions, Precision, rng, units};
 #[cfg(feature = "cuda")]
 pub mod cuda_libraries;
 pub mod onnx;

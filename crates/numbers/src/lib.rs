@@ -4,4 +4,4 @@ pub mod units;
 pub mod arithmetic;
 pub mod rng;
 
-pub use arithmetic::{Bf16Instructions, Convolutions, Precision, RopeScaling};
+pub use arithmetic::{Bf16Instructions, Convolutions, Precision};

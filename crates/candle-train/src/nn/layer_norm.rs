@@ -57,27 +57,47 @@ impl LayerNorm {
     }
 }
 
-/// `torch.nn.RMSNorm` over the last axis: `weight` (c) of ones.
+/// `torch.nn.RMSNorm` over the last axis, or over each group of c features of it, such as those of a
+/// head: `weight` (c) of ones.
 pub struct RmsNorm {
     weight: Param,
+    offset: f32,
     eps: f64,
 }
 
 impl RmsNorm {
     /// Registers `weight`. PyTorch's default `eps` is that of f32, 1.19e-7; models bring their own.
     pub fn new(builder: &Builder, c: usize, eps: f64) -> Result<Self> {
-        Ok(Self { weight: builder.param("weight", &[c], Init::Constant(1.0))?, eps })
+        let weight = builder.param("weight", &[c], Init::Constant(1.0))?;
+        Ok(Self { weight, offset: 0.0, eps })
     }
 
-    /// x (..., c) -> (..., c).
+    /// Gemma's: factors are 1 + `weight`, of zeros.
+    pub fn plus_one(builder: &Builder, c: usize, eps: f64) -> Result<Self> {
+        let weight = builder.param("weight", &[c], Init::Constant(0.0))?;
+        Ok(Self { weight, offset: 1.0, eps })
+    }
+
+    /// x (..., groups c) -> the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::rms_norm(x, &self.weight.weight()?, self.eps)
+        ops::rms_norm_groups(x, &self.weight.weight()?, self.offset, self.eps)
     }
 
     /// Adds [`RmsNorm::forward`] to a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let scale = self.weight.onnx(graph)?;
-        Ok(graph.rms_norm(x, &scale, self.eps))
+        let mut scale = self.weight.onnx(graph)?;
+        if self.offset != 0.0 {
+            let offset = graph.scalar(f64::from(self.offset));
+            scale = graph.add(&scale, &offset);
+        }
+        let features = x.features();
+        let c = scale.features();
+        if features == c {
+            return Ok(graph.rms_norm(x, &scale, self.eps));
+        }
+        let groups = graph.reshaped(x, &[0, 0, (features / c.max(1)) as i64, c as i64]);
+        let y = graph.rms_norm(&groups, &scale, self.eps);
+        Ok(graph.reshaped(&y, &[0, 0, features as i64]))
     }
 }
 

@@ -93,4 +93,9 @@ impl Linear {
     pub(super) fn weight(&self) -> &Param {
         &self.weight
     }
+
+    /// The bias, if it has one.
+    pub(super) fn bias(&self) -> Option<&Param> {
+        self.bias.as_ref()
+    }
 }

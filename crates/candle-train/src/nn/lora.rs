@@ -125,11 +125,22 @@ impl Adapted {
     /// targets. The adapter is trainable even where the builder is frozen.
     pub fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        sizes: [usize; 2],
         init: Init,
         lora: Option<&LoraConfig>,
     ) -> Result<Self> {
-        let base = Linear::with_init(builder, inputs, outputs, init, None)?;
+        Self::with_bias(builder, sizes, init, None, lora)
+    }
+
+    /// [`Adapted::new`] with a `bias`, if it has initial values.
+    pub fn with_bias(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        init: Init,
+        bias: Option<Init>,
+        lora: Option<&LoraConfig>,
+    ) -> Result<Self> {
+        let base = Linear::with_init(builder, inputs, outputs, init, bias)?;
         let found = lora.and_then(|lora| Some((lora, lora.adapter(builder.path())?)));
         let Some((lora, (r, scale))) = found else { return Ok(Self { base, adapter: None }) };
         builder.has_adapter();
@@ -151,25 +162,30 @@ impl Adapted {
 
     /// x (..., in) -> (..., out).
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let y = self.base.forward(x, pass)?;
-        let Some(Adapter { a, b, dropout, scale, magnitude }) = &self.adapter else { return Ok(y) };
-        let dropped = dropout.forward(x, pass)?;
-        let added = b.forward(&a.forward(&dropped, pass)?, pass)?;
-        let added = ops::scale(&added, *scale)?;
-        let Some(magnitude) = magnitude else { return ops::add(&y, &added) };
-        let [a, b] = [a, b].map(|linear| linear.weight().detached());
-        let norms = ops::row_norms(&self.base.weight().weight()?, &a?, &b?, *scale)?;
-        let inverse = Weight::from(&norms.recip()?);
-        let rescaled = |sum: &Tensor| {
-            ops::scale_channels(&ops::scale_channels(sum, &inverse)?, &magnitude.weight()?)
+        let Some(Adapter { a, b, dropout, scale, magnitude }) = &self.adapter else {
+            return self.base.forward(x, pass);
         };
-        if dropout.drawn(pass).is_none() {
-            return rescaled(&ops::add(&y, &added)?);
+        let dropped = dropout.forward(x, pass)?;
+        let added = ops::scale(&b.forward(&a.forward(&dropped, pass)?, pass)?, *scale)?;
+        let Some(magnitude) = magnitude else {
+            return ops::add(&self.base.forward(x, pass)?, &added);
+        };
+        // What is rescaled has no bias.
+        let weight = self.base.weight().weight()?;
+        let own = ops::linear(&dropped, &weight, None, pass.precision)?;
+        let [a, b] = [a, b].map(|linear| linear.weight().detached());
+        let inverse = Weight::from(&ops::row_norms(&weight, &a?, &b?, *scale)?.recip()?);
+        let sum = ops::scale_channels(&ops::add(&own, &added)?, &inverse)?;
+        let rescaled = ops::scale_channels(&sum, &magnitude.weight()?)?;
+        if dropout.drawn(pass).is_some() {
+            // What is dropped is dropped for the weight, too, but not for the layer's own result.
+            let y = self.base.forward(x, pass)?;
+            return ops::add(&ops::add(&y, &ops::scale(&own, -1.0)?)?, &rescaled);
         }
-        // What is dropped is dropped for the weight, too, but not for the layer's own result.
-        let own = self.base.forward(&dropped, pass)?;
-        let rescaled = rescaled(&ops::add(&own, &added)?)?;
-        ops::add(&ops::add(&y, &ops::scale(&own, -1.0)?)?, &rescaled)
+        match self.base.bias() {
+            Some(bias) => rescaled.broadcast_add(&bias.detached()?),
+            None => Ok(rescaled),
+        }
     }
 
     /// Adds [`Adapted::forward`] to a graph of ONNX, by one weight, W + scale B A.
@@ -181,7 +197,8 @@ impl Adapted {
         let magnitude = magnitude.as_ref().map(Param::detached).transpose()?;
         let merged = merged(&base?, &a?, &b?, *scale, magnitude.as_ref())?;
         let weight = graph.initializer(self.base.weight().name(), &merged)?;
-        Ok(graph.linear(x, &weight, None))
+        let bias = self.base.bias().map(|bias| bias.onnx(graph)).transpose()?;
+        Ok(graph.linear(x, &weight, bias.as_ref()))
     }
 }
 
@@ -202,7 +219,10 @@ pub fn merged(
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
+    use crate::Precision;
 
     fn config(targets: Targets) -> LoraConfig {
         LoraConfig { r: 4, alpha: 8.0, targets, ..LoraConfig::default() }
@@ -244,6 +264,28 @@ mod tests {
         let params = builder.finish();
         let names: Vec<&str> = params.parameters().iter().map(Param::name).collect();
         assert_eq!((names, params.absent_module()), (vec!["lm_head.weight"], None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_learnt_length_scales_the_product_and_not_the_bias() -> Result<()> {
+        let builder = Builder::new(1);
+        let lora = LoraConfig { dora: true, ..config(Targets::AllLinear) };
+        let bias = Some(Init::Constant(0.5));
+        let sizes = [3, 2];
+        let layer =
+            Adapted::with_bias(&builder.pp("q"), sizes, Init::Normal(0.5), bias, Some(&lora))?;
+        let Some(Adapter { magnitude: Some(magnitude), .. }) = &layer.adapter else {
+            panic!("it has an adapter")
+        };
+        let weight = layer.base.weight().detached()?;
+        // Twice the lengths that the rows have; the adapter adds nothing yet.
+        magnitude.var()?.set(&(weight.sqr()?.sum(1)?.sqrt()? * 2.0)?)?;
+        let x = Tensor::new(&[[1f32, -2.0, 3.0]], &Device::Cpu)?;
+        let expected = ((x.matmul(&weight.t()?)? * 2.0)? + 0.5)?.flatten_all()?.to_vec1::<f32>()?;
+        let y = layer.forward(&x, &ForwardContext::eval(Precision::Fp32))?;
+        let y = y.flatten_all()?.to_vec1::<f32>()?;
+        assert!(y.iter().zip(&expected).all(|(y, e)| (y - e).abs() < 1e-5), "{y:?} {expected:?}");
         Ok(())
     }
 }

@@ -10,14 +10,49 @@ impl Graph {
         self.attention_within(operands, heads, causal, None)
     }
 
+    /// Causal [`Graph::attention`] of as many queries as keys, in which a query sees the last
+    /// `window` keys up to its own, and scores s are `softcap` tanh(s / `softcap`).
+    pub fn attention_bounded(
+        &mut self,
+        operands: [&Value; 3],
+        heads: usize,
+        window: Option<usize>,
+        softcap: Option<f64>,
+    ) -> Value {
+        self.attention_of(operands, heads, None, |graph, mut scores| {
+            if let Some(cap) = softcap {
+                scores = graph.softcapped(&scores, cap);
+            }
+            let hidden = graph.hidden_behind(&scores, window);
+            graph.add(&scores, &hidden)
+        })
+    }
+
     /// [`Graph::attention`] in which the queries of a sample see its first keys only, as many as
     /// `lengths` (n, 1) says, which is at least one.
     pub fn attention_within(
         &mut self,
-        [q, k, v]: [&Value; 3],
+        operands: [&Value; 3],
         heads: usize,
         causal: bool,
         lengths: Option<&Value>,
+    ) -> Value {
+        self.attention_of(operands, heads, lengths, |graph, scores| {
+            if !causal {
+                return scores;
+            }
+            let hidden = graph.hidden_behind(&scores, None);
+            graph.add(&scores, &hidden)
+        })
+    }
+
+    /// Attention whose scores `changed` takes before the softmax.
+    fn attention_of(
+        &mut self,
+        [q, k, v]: [&Value; 3],
+        heads: usize,
+        lengths: Option<&Value>,
+        changed: impl FnOnce(&mut Self, Value) -> Value,
     ) -> Value {
         let keys = k.dims()[1];
         let width = q.features();
@@ -28,11 +63,8 @@ impl Graph {
         });
         let k = self.heads(k, heads);
         let k = self.transposed(&k, &[0, 2, 3, 1]);
-        let mut scores = self.matmul(&q, &k);
-        if causal {
-            let hidden = self.hidden_behind(&scores);
-            scores = self.add(&scores, &hidden);
-        }
+        let scores = self.matmul(&q, &k);
+        let mut scores = changed(self, scores);
         if let Some((keys, lengths)) = keys.zip(lengths) {
             // (n, 1, 1, s)
             let is_seen = self.is_within(keys, lengths);
@@ -78,22 +110,36 @@ impl Graph {
         self.reshaped(x, &[0, 0, heads as i64, d as i64])
     }
 
-    /// (t, t): 0 up to the diagonal, and what no softmax leaves anything of behind it.
-    fn hidden_behind(&mut self, scores: &Value) -> Value {
+    /// cap tanh(x / cap)
+    pub fn softcapped(&mut self, x: &Value, cap: f64) -> Value {
+        let x = self.scaled(x, 1.0 / cap);
+        let x = self.unary("Tanh", &x, &[]);
+        self.scaled(&x, cap)
+    }
+
+    /// (t, t): 0 up to the diagonal and within the window, and what no softmax leaves anything of
+    /// elsewhere.
+    fn hidden_behind(&mut self, scores: &Value, window: Option<usize>) -> Value {
         let t = self.length(scores, 2);
         let shape = self.concatenated(&[&t, &t], 0);
         let least = self.scalar(f64::from(f32::MIN));
         let square = self.node("Expand", &[&least, &shape], &[], &[None, None]);
         let diagonal = self.integer(1);
         let upper = [Attribute::Int("upper", 1)];
-        self.node("Trilu", &[&square, &diagonal], &upper, &[None, None])
+        let behind = self.node("Trilu", &[&square, &diagonal], &upper, &[None, None]);
+        let Some(window) = window else { return behind };
+        let last = self.integer(-(window as i64));
+        let lower = [Attribute::Int("upper", 0)];
+        let before = self.node("Trilu", &[&square, &last], &lower, &[None, None]);
+        self.add(&behind, &before)
     }
 
     /// Pairs of features of each head turned by their angles: x (n, t, heads d); `cosines` and
-    /// `sines` (steps, d / 2) for the longest sequence.
+    /// `sines` (steps, pairs) for the longest sequence. Features behind the pairs stay.
     pub fn rotary(&mut self, x: &Value, heads: usize, [cosines, sines]: [&Value; 2]) -> Value {
         let width = x.features();
-        let half = x.features() / heads.max(1) / 2;
+        let d = x.features() / heads.max(1);
+        let half = cosines.features();
         let steps = self.length(x, 1);
         // (t, 1, d / 2)
         let [cosines, sines] = [cosines, sines].map(|table| {
@@ -110,7 +156,11 @@ impl Graph {
         let a_sin = product(self, &a, &sines);
         let first = self.sub(&a_cos, &b_sin);
         let second = self.add(&b_cos, &a_sin);
-        let turned = self.concatenated(&[&first, &second], 3);
+        let mut parts = vec![first, second];
+        if 2 * half < d {
+            parts.push(self.narrowed(&x, 3, 2 * half, d - 2 * half));
+        }
+        let turned = self.concatenated(&parts.iter().collect::<Vec<_>>(), 3);
         self.reshaped(&turned, &[0, 0, width as i64])
     }
 

@@ -72,8 +72,8 @@ pub use activation::{
 };
 pub use add::add;
 pub use attention::{
-    Attention, attention, attention_in, attention_packed, attention_packed_in,
-    attention_packed_within, attention_within,
+    Attention, ScoreBounds, attention, attention_bounded, attention_in, attention_packed,
+    attention_packed_in, attention_packed_within, attention_within,
 };
 pub use batch_norm::{
     Activation, BatchGroup, BatchStatistics, RunningStatistics, SyncGroup, batch_norm,
@@ -105,7 +105,7 @@ pub use newton_schulz::newton_schulz;
 pub use operation::count_flops;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use padding::{hide_padding, hide_pairs};
-pub use part::narrow;
+pub use part::{narrow, narrow_groups};
 pub use pool::{
     MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,
     max_pool2d_over, mean_pixel,
@@ -117,7 +117,7 @@ pub use regression::{mae, mse, score_mae, score_mse};
 pub use repeat_heads::repeat_heads;
 pub use resample::{Means, ResampleWeights, resample};
 pub use rotary::{Rope, rotary, rotary_in};
-pub use row_norm::{layer_norm, rms_norm};
+pub use row_norm::{layer_norm, rms_norm, rms_norm_groups};
 pub use row_norms::row_norms;
 #[cfg(feature = "cuda")]
 pub use scored::{count_right, cross_entropy_scored};

@@ -26,6 +26,20 @@ pub fn narrow(x: &Tensor, dim: usize, first: usize, count: usize) -> Result<Tens
     chain::apply([x], Part { first, count, len, shape: dims.into() })
 }
 
+/// [`narrow`] within each group of `group` places of the last dimension: x (..., groups group) ->
+/// (..., groups count).
+pub fn narrow_groups(x: &Tensor, group: usize, first: usize, count: usize) -> Result<Tensor> {
+    let mut dims = x.dims().to_vec();
+    let Some(last) = dims.last_mut().filter(|last| group > 0 && last.is_multiple_of(group)) else {
+        bail!("groups of {group} places of {:?}", x.dims())
+    };
+    if count == 0 || first + count > group {
+        bail!("places {first}..{} of groups of {group}", first + count);
+    }
+    *last = *last / group * count;
+    chain::apply([x], Part { first, count, len: group, shape: dims.into() })
+}
+
 /// Takes `count` values of each row of `len`, from `first` on.
 pub(super) struct Part {
     first: usize,
@@ -113,6 +127,26 @@ mod tests {
             assert_refused(narrow(&x, 0, 0, 0), "places 0..0 along dimension 0 of");
             assert_refused(narrow(&x, 9, 0, 1), "dimension 9 of");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_of_each_group_is_that_of_candles_narrow_of_the_groups() -> Result<()> {
+        let flat = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+        let x = Var::from_tensor(&tensor(values("x", 0, 60), (2, 3, 10))?)?;
+        for (first, count) in [(0, 2), (3, 2), (0, 5)] {
+            let theirs = x.reshape((2, 3, 2, 5))?.narrow(3, first, count)?.contiguous()?;
+            let theirs = theirs.reshape((2, 3, 2 * count))?;
+            let ours = narrow_groups(&x, 5, first, count)?;
+            assert_eq!((ours.dims(), flat(&ours)?), (theirs.dims(), flat(&theirs)?));
+            let [ours, theirs] = [ours, theirs].map(|y| -> Result<Vec<f32>> {
+                let gradients = y.sqr()?.sum_all()?.backward()?;
+                gradients.get(&x).map_or(Ok(vec![]), &flat)
+            });
+            assert_eq!(ours?, theirs?);
+        }
+        assert_refused(narrow_groups(&x, 4, 0, 1), "groups of 4 places of [2, 3, 10]");
+        assert_refused(narrow_groups(&x, 5, 4, 2), "places 4..6 of groups of 5");
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Layer normalisation and root-mean-square normalisation over the last axis.
 
+use std::borrow::Cow;
+
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -28,7 +30,7 @@ pub fn layer_norm(
         return layer_norm(x, residual, gamma, None, eps)?.broadcast_add(shift.tensor());
     }
     let beta = beta.map(Weight::held).transpose()?;
-    let op = RowNorm { kind: Kind::Layer, eps, beta, d_gamma: gamma.destination() };
+    let op = RowNorm { kind: Kind::Layer, eps, beta, offset: 0.0, d_gamma: gamma.destination() };
     chain::apply(([x, gamma.tensor()], residual), op)
 }
 
@@ -36,7 +38,19 @@ pub fn layer_norm(
 /// x (..., c), gamma (c), f32.
 pub fn rms_norm(x: &Tensor, gamma: &Weight, eps: f64) -> Result<Tensor> {
     check(x, None, [gamma, gamma])?;
-    let op = RowNorm { kind: Kind::Rms, eps, beta: None, d_gamma: gamma.destination() };
+    rms_norm_groups(x, gamma, 0.0, eps)
+}
+
+/// [`rms_norm`] of each group of c features of x (..., groups c), such as those of one head, with
+/// factors offset + gamma; gamma (c). Gemma's has the offset 1.
+pub fn rms_norm_groups(x: &Tensor, gamma: &Weight, offset: f32, eps: f64) -> Result<Tensor> {
+    let c = gamma.tensor().elem_count();
+    let columns = x.dims().last().copied().unwrap_or(0);
+    if gamma.tensor().rank() != 1 || c == 0 || columns == 0 || !columns.is_multiple_of(c) {
+        bail!("normalisation of {:?} in groups of {c}", x.dims());
+    }
+    let d_gamma = gamma.destination();
+    let op = RowNorm { kind: Kind::Rms, eps, beta: None, offset, d_gamma };
     chain::apply(([x, gamma.tensor()], None), op)
 }
 
@@ -66,10 +80,20 @@ pub(super) struct RowNorm {
     pub(super) eps: f64,
     /// Held, since an operation has at most three operands.
     pub(super) beta: Option<Weight>,
+    /// Added to gamma.
+    pub(super) offset: f32,
     pub(super) d_gamma: Destination,
 }
 
 impl RowNorm {
+    /// Factors of the values of a row.
+    fn factors<'a>(&self, gamma: &'a [f32]) -> Cow<'a, [f32]> {
+        if self.offset == 0.0 {
+            return Cow::Borrowed(gamma);
+        }
+        gamma.iter().map(|gamma| self.offset + gamma).collect()
+    }
+
     /// Mean that is subtracted from the values of a row, and factor that they are then multiplied by.
     #[inline(always)]
     fn moments(&self, row: &[f32]) -> [f32; 2] {
@@ -214,10 +238,11 @@ impl Operation for RowNorm {
 
     fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let residual = residual.map(|residual| residual.values);
+        let gamma = self.factors(gamma.values);
         let y = match &self.beta {
-            None => self.normalised(x.values, gamma.values, None, residual),
+            None => self.normalised(x.values, &gamma, None, residual),
             Some(beta) => read([beta.tensor()], |[beta]| {
-                Ok(self.normalised(x.values, gamma.values, Some(beta), residual))
+                Ok(self.normalised(x.values, &gamma, Some(beta), residual))
             })?,
         };
         Ok((y, x.shape.clone()))
@@ -233,6 +258,7 @@ impl Operation for RowNorm {
         let blocks: Vec<Vec<f32>> =
             read([x, gamma, residual.unwrap_or(x)], |[x, gamma, values]| {
                 let residual = residual.map(|_| values);
+                let gamma = &*self.factors(gamma);
                 overwrite(&dy, |dy| {
                     let blocks = dy.par_chunks_mut(ROWS * c).enumerate();
                     blocks

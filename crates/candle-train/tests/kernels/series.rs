@@ -13,7 +13,7 @@ fn rotary_positions_turn_there_and_back_as_on_the_cpu() {
         let (x, dy) = (values(1, n), values(2, n));
         let operand = var(&x, &[b, t, width]);
         let (y, dx) = reference(&[&operand], &dy, || {
-            ops::rotary(&operand, heads, ops::Rope::unscaled(theta))
+            ops::rotary(&operand, heads, &ops::Rope::plain(theta, d))
         });
         let angle =
             |i: usize| (i / (d / 2)) as f64 * theta.powf(-2.0 * (i % (d / 2)) as f64 / d as f64);

@@ -99,7 +99,7 @@ pub use shm_layout::Mapping;
 pub use show::{Costs, json, page};
 pub use split::{Part, SplitPlan};
 pub use test_time::TestTimeAugmentation;
-pub use train_numbers::{Bf16Instructions, Precision, RopeScaling};
+pub use train_numbers::{Bf16Instructions, Precision};
 pub use transforms::TransformFacts;
 
 /// Everything that will happen, decided. Equal on all ranks.

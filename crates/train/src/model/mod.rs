@@ -98,7 +98,7 @@ pub use gpt::{Gelu, GptConfig};
 pub use graph::GraphConfig;
 pub use hub::trained_on;
 pub use itransformer::ITransformerConfig;
-pub use llama::{LlamaConfig, RopeScaling, RopeType};
+pub use llama::{HiddenAct, LayerType, LlamaConfig, LlamaFamily, RopeScaling, RopeType};
 pub use mlp::MlpConfig;
 pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
 pub use names::{ExportedWeights, Library, Naming};

@@ -26,8 +26,10 @@ pub struct Lora {
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.05)]
     pub dropout: Option<f64>,
     /// layers that have one: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`,
-    /// `down_proj`, each also with the module before it (`self_attn.q_proj`), or `all-linear`.
-    /// Default: `["q_proj", "v_proj"]`.
+    /// `down_proj`; phi3: `qkv_proj`, `gate_up_proj`; `gpt_neox`: `query_key_value`, "dense",
+    /// `dense_h_to_4h`, `dense_4h_to_h`; opt: `out_proj`, "fc1", "fc2"; each also with the module
+    /// before it (`self_attn.q_proj`), or `all-linear`. Default: `["q_proj", "v_proj"]`, or the
+    /// layer that makes both.
     #[schemars(example = TARGETS)]
     pub targets: Option<Vec<String>>,
     /// the layers by a regular expression of Python's for their whole names, in the place of
@@ -84,12 +86,28 @@ impl Pattern {
 const MODULES: [&str; 5] =
     ["embed_tokens", "lm_head", "norm", "input_layernorm", "post_attention_layernorm"];
 /// Stands for all layers among `targets`.
-const ALL_LINEAR: &str = "all-linear";
+pub(super) const ALL_LINEAR: &str = "all-linear";
 /// Layers that have an adapter by default.
 const TARGETS: [&str; 2] = ["q_proj", "v_proj"];
-/// Layers that can have one.
-const LAYERS: [&str; 7] =
-    ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+/// Layers of any family that can have one.
+pub(super) const LAYERS: [&str; 16] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "qkv_proj",
+    "gate_up_proj",
+    "query_key_value",
+    "dense",
+    "dense_h_to_4h",
+    "dense_4h_to_h",
+    "out_proj",
+    "fc1",
+    "fc2",
+];
 
 impl Lora {
     /// The adapters with all defaults applied; `None` = the model itself is trained.

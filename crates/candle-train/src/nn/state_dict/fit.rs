@@ -11,8 +11,15 @@ use crate::nn::Params;
 /// End of the names of counters.
 pub(super) const COUNTER: &str = "num_batches_tracked";
 /// Ends of keys that a file may hold although nothing needs them: counters, the angles of old Llama
-/// files, and the causal masks of old GPT-2 files.
-const DERIVED: [&str; 4] = [COUNTER, "rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
+/// files, and the causal masks of old GPT-2 and GPT-NeoX files.
+const DERIVED: [&str; 6] = [
+    COUNTER,
+    "rotary_emb.inv_freq",
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    ".attention.masked_bias",
+];
 /// Weights of GPT-2 that `transformers` holds as (inputs, outputs). The first, whose sides differ,
 /// tells.
 const CONV1D: [&str; 4] =

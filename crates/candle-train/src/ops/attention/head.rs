@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use super::ScoreBounds;
 use super::scores::{Block, Dropout, PerQuery, QUERIES, Softmax};
 use crate::ops::kernel::{Columns, Format, Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::math::tanh;
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::{sum_of_pairs, vectorised};
 
@@ -55,6 +57,7 @@ pub(super) struct Head<'a> {
     pub(super) k: HeadRows<'a>,
     pub(super) v: HeadRows<'a>,
     pub(super) causal: bool,
+    pub(super) bounds: ScoreBounds,
     pub(super) dropout: Option<Dropout>,
 }
 
@@ -67,7 +70,7 @@ pub(super) struct HeadGradients<'a> {
 
 impl Head<'_> {
     fn blocks(&self) -> impl Iterator<Item = Block> + use<> {
-        Block::all(self.q.length, self.k.length, self.causal)
+        Block::all(self.q.length, self.k.length, self.causal, self.bounds.window)
     }
 
     fn scale(&self) -> f32 {
@@ -79,7 +82,12 @@ impl Head<'_> {
         let d = self.q.width;
         for block in self.blocks() {
             let mut p = by_key(self.k, self.q, &block);
-            let (sums, shares) = block.exponentials(&mut p, self.scale());
+            let mut scale = self.scale();
+            if let Some(cap) = self.bounds.softcap {
+                cap_scores(&mut p, scale, cap as f32);
+                scale = 1.0;
+            }
+            let (sums, shares) = block.exponentials(&mut p, scale);
             log_sums[block.queries.clone()].copy_from_slice(&sums[..block.queries.len()]);
             if let Some(dropout) = self.dropout {
                 multiply(&mut p, &dropout.factors(&block));
@@ -113,8 +121,17 @@ impl Head<'_> {
             let mut sums = [0.0; QUERIES];
             sums[..block.queries.len()].copy_from_slice(&log_sums[block.queries.clone()]);
             let means = products_of_rows(y, dy, &block);
-            let softmax = Softmax { log_sums: sums, means, scale: self.scale() };
-            block.pull_back(&mut p, &mut ds, &softmax);
+            let mut scale = self.scale();
+            let slopes = self.bounds.softcap.map(|cap| {
+                let slopes = slopes_of_cap(&p, scale, cap as f32);
+                cap_scores(&mut p, scale, cap as f32);
+                scale = 1.0;
+                slopes
+            });
+            block.pull_back(&mut p, &mut ds, &Softmax { log_sums: sums, means, scale });
+            if let Some(slopes) = &slopes {
+                multiply(&mut ds, slopes);
+            }
             if let Some(factors) = &factors {
                 multiply(&mut p, factors);
             }
@@ -129,7 +146,7 @@ impl Head<'_> {
 /// (keys, queries): products of the rows of `by_key` and `by_query`.
 fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratch {
     let mut out = Scratch::new(block.len());
-    let rows = by_key.rows(0..block.keys);
+    let rows = by_key.rows(block.keys.clone());
     let starts = starts(block.len(), block.width());
     let output =
         Output { values: &mut out, starts: &starts, write: Write::Replace, sums: Sums::Long };
@@ -143,12 +160,12 @@ fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratc
 fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f32]) {
     let d = by_key.width;
     let width = block.width();
-    let weights = Panels::of_rows(by_key.format, weights, block.keys, width);
+    let weights = Panels::of_rows(by_key.format, weights, block.keys.len(), width);
     let mut turned = Scratch::new(d * width);
     let starts = starts(turned.len(), width);
     let output =
         Output { values: &mut turned, starts: &starts, write: Write::Replace, sums: Sums::Long };
-    let rows = by_key.rows(0..block.keys);
+    let rows = by_key.rows(block.keys.clone());
     product(&mut Columns::new(&rows, d), &weights, output, &mut ());
     for (query, out) in out.chunks_exact_mut(d).enumerate() {
         for (out, turned) in out.iter_mut().zip(turned.chunks_exact(width)) {
@@ -160,7 +177,8 @@ fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f
 /// `out`, (keys, d), grows by the rows of `by_query`, added up with the weights of each key,
 /// `weights` (keys, queries).
 fn add_over_queries(weights: &[f32], by_query: HeadRows<'_>, block: &Block, out: &mut [f32]) {
-    let out = &mut out[..block.keys * by_query.width];
+    let width = by_query.width;
+    let out = &mut out[block.keys.start * width..block.keys.end * width];
     let starts = starts(out.len(), by_query.width);
     let rows: Vec<&[f32]> = weights.chunks_exact(block.width()).collect();
     let output = Output { values: out, starts: &starts, write: Write::Add, sums: Sums::Long };
@@ -187,6 +205,35 @@ fn products_of_rows(x: HeadRows<'_>, y: HeadRows<'_>, block: &Block) -> PerQuery
         ) as f32;
     }
     products
+}
+
+/// Products of queries and keys become scores: cap tanh(scale product / cap).
+fn cap_scores(products: &mut [f32], scale: f32, cap: f32) {
+    let factor = scale / cap;
+    vectorised(
+        #[inline(always)]
+        || {
+            for product in products.iter_mut() {
+                *product = cap * tanh(*product * factor);
+            }
+        },
+    );
+}
+
+/// Derivatives of [`cap_scores`].
+fn slopes_of_cap(products: &[f32], scale: f32, cap: f32) -> Scratch {
+    let factor = scale / cap;
+    let mut slopes = Scratch::new(products.len());
+    vectorised(
+        #[inline(always)]
+        || {
+            for (slope, product) in slopes.iter_mut().zip(products) {
+                let share = tanh(*product * factor);
+                *slope = scale * (1.0 - share * share);
+            }
+        },
+    );
+    slopes
 }
 
 fn multiply(values: &mut [f32], factors: &[f32]) {

@@ -43,6 +43,15 @@ pub struct Attention {
     pub precision: Precision,
 }
 
+/// Bounds of causal scores.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ScoreBounds {
+    /// Query i sees the keys from i + 1 - window on: itself and those before it, so many together.
+    pub window: Option<usize>,
+    /// Scores s become cap tanh(s / cap), as in Gemma 2.
+    pub softcap: Option<f64>,
+}
+
 /// `torch.nn.functional.scaled_dot_product_attention` with heads side by side: q (b, t, w), k and v
 /// (b, s, w) -> (b, t, w), f32.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
@@ -72,11 +81,22 @@ pub fn attention_in(
     [q, k, v]: [&Tensor; 3],
     attention: Attention,
 ) -> Result<Tensor> {
+    attention_bounded(segments, [q, k, v], attention, ScoreBounds::default())
+}
+
+/// [`attention_in`] within bounds of its scores. With bounds that change something, the CPU computes
+/// it.
+pub fn attention_bounded(
+    segments: Option<&Segments>,
+    [q, k, v]: [&Tensor; 3],
+    attention: Attention,
+    bounds: ScoreBounds,
+) -> Result<Tensor> {
     let ((b, t, w), tracked) = (q.dims3()?, [q, k, v].iter().any(|x| x.track_op()));
     if k.dims() != q.dims() || v.dims() != q.dims() {
         bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
     }
-    let op = Heads::new(attention, Sizes { b, t, s: t, w }, tracked)?;
+    let op = Heads::new(attention, Sizes { b, t, s: t, w }, tracked)?.bounded(bounds)?;
     chain::apply([q, k, v], SeparateQkv(op.in_segments(segments)?))
 }
 
@@ -129,6 +149,7 @@ struct Heads {
     lengths: Vec<usize>,
     /// Texts of each sample, which see themselves alone; `None` = each sample is one.
     segments: Option<Segments>,
+    bounds: ScoreBounds,
     /// Logarithm of the sum of exponentials of each (batch, head, query).
     log_sums: Option<SavedForBackward<Vec<f32>>>,
 }
@@ -155,7 +176,19 @@ impl Heads {
         }
         add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
         let log_sums = tracked.then(SavedForBackward::default);
-        Ok(Self { attention, sizes, lengths: Vec::new(), segments: None, log_sums })
+        let bounds = ScoreBounds::default();
+        Ok(Self { attention, sizes, lengths: Vec::new(), segments: None, bounds, log_sums })
+    }
+
+    /// Bounds the scores. A window that is no shorter than the samples is none.
+    fn bounded(self, bounds: ScoreBounds) -> Result<Self> {
+        let ScoreBounds { window, softcap } = bounds;
+        let is_wrong = window == Some(0) || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0);
+        if is_wrong || window.is_some() && !self.attention.causal {
+            bail!("scores within {bounds:?}");
+        }
+        let window = window.filter(|&window| window < self.sizes.s);
+        Ok(Self { bounds: ScoreBounds { window, softcap }, ..self })
     }
 
     /// Limits each text of a sample to itself.
@@ -217,6 +250,7 @@ impl Heads {
             k: HeadRows { length: seen.unwrap_or(k.length), ..rows(k) },
             v: HeadRows { length: seen.unwrap_or(v.length), ..rows(v) },
             causal: self.attention.causal,
+            bounds: self.bounds,
             dropout: self.attention.dropout.map(|(probability, key)| Dropout {
                 probability,
                 key,
@@ -236,7 +270,7 @@ impl Heads {
             ..dropout
         });
         let [q, k, v] = [head.q, head.k, head.v].map(|rows| rows.part(text.clone()));
-        Head { q, k, v, dropout, causal: head.causal }
+        Head { q, k, v, dropout, ..head }
     }
 
     fn forward(&self, operands: [Operand<'_>; 3]) -> (Vec<f32>, Shape) {

@@ -2,14 +2,15 @@
 
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
-use super::{Heads, PackedQkv, SeparateQkv, Sizes};
+use super::{Heads, PackedQkv, ScoreBounds, SeparateQkv, Sizes};
 use crate::ops::cuda::{self, Address, Attend, Gpu, Mask, Operand, Outcome};
 use crate::ops::operation::{Gradients, OnGpu, SavedForBackward};
 
 impl Heads {
-    /// The kernels know no lengths and no texts in a sample.
+    /// The kernels know no lengths, no texts in a sample and no bounds of scores.
     fn has_kernels(&self) -> bool {
-        self.lengths.is_empty() && self.segments.is_none()
+        let is_bounded = self.bounds != ScoreBounds::default();
+        self.lengths.is_empty() && self.segments.is_none() && !is_bounded
     }
 
     fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Attend<'a> {

@@ -35,17 +35,25 @@ pub(super) struct Softmax {
 pub(super) struct Block {
     pub(super) queries: Range<usize>,
     /// Keys that any of them sees.
-    pub(super) keys: usize,
+    pub(super) keys: Range<usize>,
     causal: bool,
+    /// Keys that a query sees at most: itself and those before it.
+    window: Option<usize>,
 }
 
 impl Block {
     /// The blocks of `t` queries over `s` keys.
-    pub(super) fn all(t: usize, s: usize, causal: bool) -> impl Iterator<Item = Self> {
+    pub(super) fn all(
+        t: usize,
+        s: usize,
+        causal: bool,
+        window: Option<usize>,
+    ) -> impl Iterator<Item = Self> {
         (0..t).step_by(QUERIES).map(move |first| {
             let queries = first..(first + QUERIES).min(t);
-            let keys = if causal { queries.end.min(s) } else { s };
-            Self { queries, keys, causal }
+            let end = if causal { queries.end.min(s) } else { s };
+            let start = window.map_or(0, |window| (first + 1).saturating_sub(window));
+            Self { queries, keys: start..end, causal, window }
         })
     }
 
@@ -56,21 +64,25 @@ impl Block {
 
     /// Length of all rows.
     pub(super) fn len(&self) -> usize {
-        self.keys * self.width()
+        self.keys.len() * self.width()
     }
 
-    /// Queries, from the first on, that do not see `key`.
-    fn hidden(&self, key: usize) -> usize {
-        let before = key.saturating_sub(self.queries.start).min(self.queries.len());
-        if self.causal { before } else { 0 }
+    /// Queries of the block that see the key of the row `row`.
+    fn seeing(&self, row: usize) -> Range<usize> {
+        let key = self.keys.start + row;
+        let place = |query: usize| query.saturating_sub(self.queries.start).min(self.queries.len());
+        let first = if self.causal { place(key) } else { 0 };
+        first..self.window.map_or(self.queries.len(), |window| place(key + window))
     }
 
     /// Columns that hold no query become 0, and so that no query sees what it must not, `hidden`
     /// there.
     #[inline(always)]
-    fn hide(&self, key: usize, row: &mut [f32], hidden: f32) {
-        row[..self.hidden(key)].fill(hidden);
-        row[self.queries.len()..].fill(0.0);
+    fn hide(&self, row: usize, values: &mut [f32], hidden: f32) {
+        let seeing = self.seeing(row);
+        values[..seeing.start].fill(hidden);
+        values[seeing.end..].fill(hidden);
+        values[self.queries.len()..].fill(0.0);
     }
 
     /// Scores become exponentials relative to the largest of their query. Returns for each query
@@ -82,8 +94,8 @@ impl Block {
         vectorised(
             #[inline(always)]
             || {
-                for (key, row) in scores.chunks_exact_mut(width).enumerate() {
-                    self.hide(key, row, f32::NEG_INFINITY);
+                for (at, row) in scores.chunks_exact_mut(width).enumerate() {
+                    self.hide(at, row, f32::NEG_INFINITY);
                     for (largest, x) in largest[..width].iter_mut().zip(row) {
                         *largest = if *x > *largest { *x } else { *largest };
                     }
@@ -118,9 +130,9 @@ impl Block {
             #[inline(always)]
             || {
                 let rows = p.chunks_exact_mut(width).zip(ds.chunks_exact_mut(width));
-                for (key, (p, ds)) in rows.enumerate() {
-                    self.hide(key, p, f32::NEG_INFINITY);
-                    self.hide(key, ds, 0.0);
+                for (at, (p, ds)) in rows.enumerate() {
+                    self.hide(at, p, f32::NEG_INFINITY);
+                    self.hide(at, ds, 0.0);
                     let p = p.as_chunks_mut::<LANES>().0;
                     let ds = ds.as_chunks_mut::<LANES>().0;
                     for ((p, ds), (log_sums, means)) in
@@ -153,7 +165,7 @@ impl Dropout {
     pub(super) fn factors(&self, block: &Block) -> Scratch {
         let scale = 1.0 / (1.0 - self.probability);
         let scale = if scale.is_finite() { scale as f32 } else { 0.0 };
-        let first = self.first + block.queries.start * self.keys;
+        let first = self.first + block.queries.start * self.keys + block.keys.start;
         let mut factors = Scratch::new(block.len());
         vectorised(
             #[inline(always)]

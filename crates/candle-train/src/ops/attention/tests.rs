@@ -94,7 +94,7 @@ fn each_text_of_a_sample_has_the_bits_of_the_text_alone() -> Result<()> {
         check_gradients(
             &[&shape, &shape, &shape],
             |x| attention_in(Some(&segments), [&x[0], &x[1], &x[2]], kind),
-            |v| in_texts(v, kind, &segments),
+            |v| in_texts(v, kind, &segments, ScoreBounds::default()),
             1e-5,
         );
     }
@@ -104,9 +104,55 @@ fn each_text_of_a_sample_has_the_bits_of_the_text_alone() -> Result<()> {
     Ok(())
 }
 
-/// [`slow`] of 2 samples of 9 places in which a query sees the keys of its own text up to itself.
-fn in_texts(v: &[Vec<f64>], attention: Attention, segments: &Segments) -> Vec<f64> {
-    let (t, w) = (9, 4);
+#[test]
+fn bounded_scores_and_their_gradients_equal_the_slow_ones() {
+    let dropout = Some((0.4, Key::new(1, Purpose::Dropout, 2, 3)));
+    let bounds = |window, softcap| ScoreBounds { window, softcap };
+    let all = |segments: &Segments, t: usize, kind: Attention, bounds: ScoreBounds| {
+        let shape = [2, t, 4];
+        check_gradients(
+            &[&shape, &shape, &shape],
+            |x| attention_bounded(Some(segments), [&x[0], &x[1], &x[2]], kind, bounds),
+            |v| in_texts(v, kind, segments, bounds),
+            1e-5,
+        );
+    };
+    let (kind, texts) = (plain(2, true), Segments::new(vec![vec![4, 3], vec![9]]));
+    for window in [None, Some(1), Some(3), Some(8), Some(20)] {
+        for softcap in [None, Some(0.3)] {
+            all(&texts, 9, kind, bounds(window, softcap));
+        }
+    }
+    all(&texts, 9, Attention { dropout, ..kind }, bounds(Some(3), Some(0.3)));
+    // Several blocks of queries, whose first keys differ.
+    let whole = Segments::new(vec![vec![70], vec![4, 66]]);
+    for window in [3, 64] {
+        all(&whole, 70, kind, bounds(Some(window), None));
+    }
+}
+
+#[test]
+fn bounds_that_mean_nothing_are_refused() -> Result<()> {
+    let x = tensor(vec![0.0; 12], (1, 3, 4))?;
+    for (causal, window, softcap) in
+        [(true, Some(0), None), (true, None, Some(0.0)), (false, Some(2), None)]
+    {
+        let bounds = ScoreBounds { window, softcap };
+        let found = attention_bounded(None, [&x, &x, &x], plain(2, causal), bounds);
+        assert_refused(found, "scores within ScoreBounds");
+    }
+    Ok(())
+}
+
+/// [`slow`] of 2 samples of width 4 in which a query sees the keys of its own text up to itself.
+fn in_texts(
+    v: &[Vec<f64>],
+    attention: Attention,
+    segments: &Segments,
+    bounds: ScoreBounds,
+) -> Vec<f64> {
+    let w = 4;
+    let t = v[0].len() / (2 * w);
     let d = w / attention.heads;
     let mut y = vec![0.0; 2 * t * w];
     let heads = (0..2).flat_map(|sample| (0..attention.heads).map(move |head| (sample, head)));
@@ -116,9 +162,11 @@ fn in_texts(v: &[Vec<f64>], attention: Attention, segments: &Segments) -> Vec<f6
                 let at = |row: usize, j: usize| (sample * t + row) * w + head * d + j;
                 let score = |key: usize| -> f64 {
                     let products = (0..d).map(|j| v[0][at(query, j)] * v[1][at(key, j)]);
-                    products.sum::<f64>() / (d as f64).sqrt()
+                    let score = products.sum::<f64>() / (d as f64).sqrt();
+                    bounds.softcap.map_or(score, |cap| cap * (score / cap).tanh())
                 };
-                let seen = text.start..query + 1;
+                let first = bounds.window.map_or(0, |window| (query + 1).saturating_sub(window));
+                let seen = first.max(text.start)..query + 1;
                 let sum: f64 = seen.clone().map(|key| score(key).exp()).sum();
                 for key in seen {
                     let element = ((sample * attention.heads + head) * t + query) * t + key;

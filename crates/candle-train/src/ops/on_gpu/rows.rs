@@ -26,6 +26,12 @@ impl RowNorm {
     fn on_gpu(&self, elements: usize, c: usize) -> cuda::RowNorm {
         cuda::RowNorm { eps: self.eps, rms: self.kind == Kind::Rms, rows: elements / c, c }
     }
+
+    /// Factors of the values of a row.
+    fn factors_on_gpu(&self, gamma: &Tensor) -> Result<Tensor> {
+        let gamma = gamma.detach();
+        if self.offset == 0.0 { Ok(gamma) } else { gamma + f64::from(self.offset) }
+    }
 }
 
 impl OnGpu for RowNorm {
@@ -34,7 +40,8 @@ impl OnGpu for RowNorm {
         gpu: &Gpu,
         ([x, gamma], residual): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?];
+        let factors = self.factors_on_gpu(gamma)?;
+        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(&factors)?];
         let residual = residual.map(cuda::of_tensor).transpose()?;
         let beta = self.beta.as_ref().map(|beta| cuda::of_tensor(beta.tensor())).transpose()?;
         let norm = self.on_gpu(x.elem_count(), gamma.elem_count());
@@ -49,7 +56,8 @@ impl OnGpu for RowNorm {
         dy: Tensor,
     ) -> Gradients<Self> {
         let c = gamma.elem_count();
-        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
+        let factors = self.factors_on_gpu(gamma)?;
+        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(&factors)?, cuda::of_tensor(&dy)?];
         let residual = residual.map(cuda::of_tensor).transpose()?;
         let norm = self.on_gpu(dy.elem_count(), c);
         let (of_gamma, of_beta) = norm.backward(gpu, operands, residual, self.beta.is_some())?;

@@ -12,17 +12,15 @@ impl Rotary {
     /// Cosines and sines in a table (2, t, d / 2).
     fn table(&self, gpu: &Gpu) -> Result<Tensor> {
         let [t, _, d] = self.sizes;
-        let scaling = self.rope.scaling.numbers().map(f64::to_bits);
-        let numbers = [t as u64, d as u64, self.rope.theta.to_bits()];
-        let key = ("angles", numbers.into_iter().chain(scaling).collect());
-        cuda::table(gpu, key, (2, t, d / 2), || angles(t, d, self.rope).concat())
+        let key = ("angles", [t as u64].into_iter().chain(self.rope.numbers()).collect());
+        cuda::table(gpu, key, (2, t, d / 2), || angles(t, &self.rope).concat())
     }
 }
 
 impl OnGpu for Rotary {
-    /// The kernel counts positions by the places of a sample.
+    /// The kernel counts positions by the places of a sample, and turns all features.
     fn has_kernels(&self) -> bool {
-        self.positions.is_empty()
+        self.positions.is_empty() && 2 * self.rope.pairs() == self.sizes[2]
     }
 
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {

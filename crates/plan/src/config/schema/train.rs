@@ -30,15 +30,15 @@ table! {
         /// Pretrained weights: a safetensors state dict with PyTorch's parameter names, in one file
         /// or as the index of several (model.safetensors.index.json). The prefixes `module.` and
         /// `_orig_mod.`, which `DistributedDataParallel` and torch.compile add, are ignored. llama,
-        /// gpt: sizes that are not given are read from the config.json beside the weights, and an
-        /// unsupported architecture (granite, a sliding window shorter than `data.seq_len`, ...) is
-        /// refused. gpt: GPT-2's weights load in the formats of transformers and nanoGPT; extra
-        /// positions are cut off at `data.seq_len`. Or a name on the Hugging Face hub, which is
-        /// fetched once: "hf:ORG/NAME", with "@REVISION" for a branch, tag or commit and "/FILE" for
-        /// one file, such as `hf:timm/resnet18.a1_in1k`. Or the weights of one of your runs:
-        /// "run:NAME", "run:NAME/best", "run:NAME/latest" or "run:NAME/step-00000300", where NAME is
-        /// a run's name or id, or a sweep's name for its best trial; or a folder of checkpoints.
-        /// Averaged weights (ema, swa) are used if the run keeps them.
+        /// gpt: options that are not given are read from the config.json beside the weights, and an
+        /// unsupported architecture (routed experts, quantised weights, ...) is refused. gpt:
+        /// GPT-2's weights load in the formats of transformers and nanoGPT; extra positions are cut
+        /// off at `data.seq_len`. Or a name on the Hugging Face hub, which is fetched once:
+        /// "hf:ORG/NAME", with "@REVISION" for a branch, tag or commit and "/FILE" for one file,
+        /// such as `hf:timm/resnet18.a1_in1k`. Or the weights of one of your runs: "run:NAME",
+        /// "run:NAME/best", "run:NAME/latest" or "run:NAME/step-00000300", where NAME is a run's
+        /// name or id, or a sweep's name for its best trial; or a folder of checkpoints. Averaged
+        /// weights (ema, swa) are used if the run keeps them.
         #[schemars(example = &"weights/resnet18.safetensors")]
         pub pretrained: Option<PathBuf>,
         /// Whether every tensor of `pretrained` must fit: true, or `"except_head"`: the output

@@ -99,6 +99,7 @@ impl Layer for SelfAttention {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let builder = site.builder();
         let inputs = site.sizes().inputs();
+        let heads = self.n_heads as usize;
         Ok(Node::of(SelfAttentionLayer {
             qkv: Linear::new(
                 &builder.pp("qkv"),
@@ -106,9 +107,9 @@ impl Layer for SelfAttention {
                 inputs + 2 * self.kv_width(&site.sizes()),
             )?,
             proj: Linear::new(&builder.pp("proj"), inputs, inputs)?,
-            heads: self.n_heads as usize,
+            heads,
             kv_heads: self.kv_heads() as usize,
-            rope: self.rope_theta.map(Rope::unscaled),
+            rope: self.rope_theta.map(|theta| Rope::plain(theta, inputs / heads)),
             causal: self.causal,
             padded: site.sizes().input.padded(),
             dropout: Dropout::new(&site.draws(), self.p),
@@ -134,12 +135,12 @@ impl Forward for SelfAttentionLayer {
     /// x (n, steps, c) -> (n, steps, c).
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         let dropout = self.dropout.drawn(pass);
-        let Self { heads, kv_heads, causal, rope, .. } = *self;
+        let Self { heads, kv_heads, causal, .. } = *self;
         let options = Attention { heads, causal, dropout, precision: pass.precision };
         let qkv = self.qkv.forward(x, pass)?;
         let lengths = own_steps(x, self.padded, pass)?;
         let lengths = lengths.as_deref();
-        if kv_heads == heads && rope.is_none() {
+        if kv_heads == heads && self.rope.is_none() {
             let y = ops::attention_packed_within(&qkv, options, lengths)?;
             return self.proj.forward(&y, pass);
         }
@@ -148,7 +149,7 @@ impl Forward for SelfAttentionLayer {
         let part = |first, width| ops::narrow(&qkv, 2, first, width);
         let mut q = part(0, width)?;
         let mut k = part(width, shared)?;
-        if let Some(rope) = rope {
+        if let Some(rope) = &self.rope {
             (q, k) = (ops::rotary(&q, heads, rope)?, ops::rotary(&k, kv_heads, rope)?);
         }
         let v = self.for_each_query(&part(width + shared, shared)?)?;
@@ -158,11 +159,11 @@ impl Forward for SelfAttentionLayer {
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
-        let Self { heads, kv_heads, causal, rope, .. } = *self;
+        let Self { heads, kv_heads, causal, .. } = *self;
         let qkv = self.qkv.onnx(graph, x)?;
         let lengths = self.padded.and_then(|stride| graph.lengths(stride));
         let lengths = lengths.as_ref();
-        if kv_heads == heads && rope.is_none() {
+        if kv_heads == heads && self.rope.is_none() {
             let y = graph.attention_packed_within(&qkv, heads, causal, lengths);
             return self.proj.onnx(graph, &y);
         }
@@ -170,8 +171,8 @@ impl Forward for SelfAttentionLayer {
         let shared = width / heads * kv_heads;
         let [mut q, mut k, v] = [(0, width), (width, shared), (width + shared, shared)]
             .map(|(first, width)| graph.narrowed(&qkv, 2, first, width));
-        if let Some(rope) = rope {
-            let tables = rope.onnx(graph, width / heads);
+        if let Some(rope) = &self.rope {
+            let tables = rope.onnx(graph);
             let tables = [&tables[0], &tables[1]];
             q = graph.rotary(&q, heads, tables);
             k = graph.rotary(&k, kv_heads, tables);

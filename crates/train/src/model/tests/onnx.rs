@@ -201,6 +201,45 @@ fn adapters_are_merged_and_tied_tables_are_one() {
 }
 
 #[test]
+fn families_of_language_models_answer_the_same_in_onnxruntime() {
+    let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
+    let windows =
+        json!({"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]});
+    let families = [
+        ("mistral", json!({"sliding_window": 2})),
+        ("qwen2", json!({"n_kv_heads": 1})),
+        ("qwen3", json!({"head_dim": 6, "attention_bias": true})),
+        (
+            "gemma2",
+            json!({"attn_logit_softcapping": 0.3, "final_logit_softcapping": 0.1,
+            "query_pre_attn_scalar": 9.0, "sliding_window": 3}),
+        ),
+        ("gemma3_text", windows),
+        ("phi3", json!({"partial_rotary_factor": 0.5})),
+        ("smollm3", json!({"no_rope_layers": [1, 0]})),
+        ("olmo2", json!({})),
+        ("granite", json!({"residual_multiplier": 0.5, "logits_scaling": 2.0})),
+        ("gpt_neox", json!({"use_parallel_residual": false})),
+        ("gpt_neox", json!({"partial_rotary_factor": 0.5})),
+        ("opt", json!({"lora": {"r": 2, "targets": ["fc1", "q_proj"]}})),
+    ];
+    let cases = families.iter().enumerate().map(|(i, (family, options))| {
+        let mut plan = small("llama");
+        let sizes = json!({"family": family, "d_model": 16, "n_heads": 2, "n_layers": 2, "n_kv_heads": null});
+        for options in [&sizes, options] {
+            for (key, value) in options.as_object().unwrap() {
+                plan.kind.set(key, value);
+            }
+        }
+        // Rows of no position are left out.
+        let unused = ["lora_", "embed_positions"];
+        write(folder.path(), &format!("{i}_{family}.onnx"), &plan, &models, &unused)
+    });
+    let cases: Vec<Json> = cases.collect();
+    compare(folder.path(), &cases);
+}
+
+#[test]
 fn a_part_that_does_not_say_how_it_is_written_is_named() {
     let models = with_mine();
     let plan = crate::model::tests::plan("mine", &[4], 2);
