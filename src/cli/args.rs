@@ -479,9 +479,7 @@ pub(crate) struct ServeArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun serve-model quickstart\n  \
-    curl --data-binary @cat.jpg 'http://127.0.0.1:8000/predict?name=cat.jpg'\n  \
-    curl -H 'Content-Type: application/json' -d '{\"bill_length_mm\": 39.1}' \
-    http://127.0.0.1:8000/predict")]
+    ddprun serve-model quickstart/latest --port 9000 --token-file token.txt")]
 pub(crate) struct ServeModelArgs {
     /// Run folder, its name (or `run:NAME`), a unique prefix of its id, a sweep, or a checkpoint;
     /// default: the newest run that has a checkpoint.

@@ -93,7 +93,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPa
         let JournalState { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
-        answer("sweep", summary, || sweep::table(&status, &ranking))?;
+        answer("sweep", summary, || status.table(&ranking))?;
         print_end(ended, &order.folder(), &status.story, args.share);
         ended
     };

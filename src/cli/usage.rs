@@ -39,7 +39,6 @@ const OTHER_VERBS: [(&[&str], &str); 17] = [
         &["infer", "inference", "apply"],
         "predict files with `ddprun predict`, or generate text or actions with `ddprun sample`",
     ),
-    (&["serve_model", "deploy", "api"], "answer predictions over HTTP with `ddprun serve-model`"),
     (&["evaluate", "test", "validate"], "evaluate a run with `ddprun eval`"),
     (&["generate"], "generate text or actions with `ddprun sample`"),
     (&["continue", "restart"], "continue a run with `ddprun resume`"),
@@ -57,6 +56,7 @@ const OTHER_VERBS: [(&[&str], &str); 17] = [
     ),
     (&["profile", "profiler", "bench", "benchmark"], TIMES),
     (&["lint", "verify"], "check files without running them with `ddprun check FILE`"),
+    (&["serve_model", "deploy", "api"], "answer predictions over HTTP with `ddprun serve-model`"),
 ];
 
 /// The error of clap as a page: what is wrong, and what to do.

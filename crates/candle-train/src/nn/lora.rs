@@ -120,6 +120,13 @@ struct Adapter {
     magnitude: Option<Param>,
 }
 
+impl Adapter {
+    /// What it adds to the layer: scale B A x.
+    fn added(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        ops::scale(&self.b.forward(&self.a.forward(x, pass)?, pass)?, self.scale)
+    }
+}
+
 impl Adapted {
     /// Registers `weight`, without a bias, and the adapter if `lora` names this layer as one of its
     /// targets. The adapter is trainable even where the builder is frozen.
@@ -162,29 +169,41 @@ impl Adapted {
 
     /// x (..., in) -> (..., out).
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let Some(Adapter { a, b, dropout, scale, magnitude }) = &self.adapter else {
-            return self.base.forward(x, pass);
+        let Some(adapter) = &self.adapter else { return self.base.forward(x, pass) };
+        if let Some(magnitude) = &adapter.magnitude {
+            return self.rescaled(x, adapter, magnitude, pass);
+        }
+        let y = self.base.forward(x, pass)?;
+        ops::add(&y, &adapter.added(&adapter.dropout.forward(x, pass)?, pass)?)
+    }
+
+    /// [`Adapted::forward`] with learnt lengths, which the bias is no part of.
+    fn rescaled(
+        &self,
+        x: &Tensor,
+        adapter: &Adapter,
+        magnitude: &Param,
+        pass: &ForwardContext,
+    ) -> Result<Tensor> {
+        let Adapter { a, b, dropout, scale, .. } = adapter;
+        let weight = self.base.weight().weight()?;
+        let product = |x: &Tensor| ops::linear(x, &weight, None, pass.precision);
+        // What is dropped is dropped for the weight, too, but not for the layer's own result.
+        let (y, own) = match dropout.drawn(pass) {
+            Some(_) => (Some(self.base.forward(x, pass)?), None),
+            None => (None, Some(product(x)?)),
         };
         let dropped = dropout.forward(x, pass)?;
-        let added = ops::scale(&b.forward(&a.forward(&dropped, pass)?, pass)?, *scale)?;
-        let Some(magnitude) = magnitude else {
-            return ops::add(&self.base.forward(x, pass)?, &added);
-        };
-        // What is rescaled has no bias.
-        let weight = self.base.weight().weight()?;
-        let own = ops::linear(&dropped, &weight, None, pass.precision)?;
+        let added = adapter.added(&dropped, pass)?;
+        let own = own.map_or_else(|| product(&dropped), Ok)?;
         let [a, b] = [a, b].map(|linear| linear.weight().detached());
         let inverse = Weight::from(&ops::row_norms(&weight, &a?, &b?, *scale)?.recip()?);
         let sum = ops::scale_channels(&ops::add(&own, &added)?, &inverse)?;
         let rescaled = ops::scale_channels(&sum, &magnitude.weight()?)?;
-        if dropout.drawn(pass).is_some() {
-            // What is dropped is dropped for the weight, too, but not for the layer's own result.
-            let y = self.base.forward(x, pass)?;
-            return ops::add(&ops::add(&y, &ops::scale(&own, -1.0)?)?, &rescaled);
-        }
-        match self.base.bias() {
-            Some(bias) => rescaled.broadcast_add(&bias.detached()?),
-            None => Ok(rescaled),
+        match (y, self.base.bias()) {
+            (Some(y), _) => ops::add(&ops::add(&y, &ops::scale(&own, -1.0)?)?, &rescaled),
+            (None, Some(bias)) => rescaled.broadcast_add(&bias.detached()?),
+            (None, None) => Ok(rescaled),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::config::sweep::{
 };
 use crate::sweep::Error;
 use crate::sweep::journal::{self, SweepSpec};
-use crate::sweep::trial::{Length, State, Trial};
+use crate::sweep::trial::{EarlierTrial, Length, State, Trial};
 use crate::sweep::trial_events::TrialEvents;
 use crate::terminal::counted;
 
@@ -77,14 +77,6 @@ impl EarlierResults {
         let folder = folder.to_owned();
         Ok(Some(Self { folder, metric, goal, devices, experiment, trials }))
     }
-}
-
-/// An earlier result with its values in another sweep's space.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EarlierTrial {
-    /// The folder of its run.
-    pub from: String,
-    pub trial: Trial,
 }
 
 /// The results that count in a sweep of `subject`, and the number of those that do not.

@@ -27,10 +27,9 @@ use crate::config::sweep::Search;
 use crate::config::{Loaded, leaves};
 use crate::files::{self, LineFile};
 use crate::record::NewerFormat;
-use crate::sweep::earlier::EarlierTrial;
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::trial::{Length, Report, State, Trial};
+use crate::sweep::trial::{EarlierTrial, Length, Report, State, Trial};
 use crate::sweep::{Error, changes};
 
 /// Name of the file in the sweep's folder.

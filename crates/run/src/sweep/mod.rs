@@ -55,7 +55,7 @@ mod workers;
 use std::path::PathBuf;
 
 pub use contrast::{Contrast, ContrastRow, Typical, contrast};
-pub use earlier::{EarlierResults, EarlierTrial};
+pub use earlier::EarlierResults;
 pub use folder::{is_of_sweep, refuse_runs};
 pub use importance::importance;
 pub use journal::{JournalState, NAME as JOURNAL, SweepSpec, read};
@@ -74,7 +74,6 @@ pub use request::{Cause, Job, Machine, Outcome, SweepEnd, SweepRequest, Trainer,
 pub use results::{BEST, JSON, summary};
 pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};
-pub use table::table;
 pub use tell::{TrialResult, tell};
 pub use trial::{Length, Report, State, Trial, cost, id, is_trial, trial_number};
 pub use trial_rows::CSV;

@@ -11,7 +11,7 @@ use crate::sweep::importance::importance;
 use crate::sweep::journal::SweepSpec;
 use crate::sweep::ped_anova::ped_anova;
 use crate::sweep::ranking::{Ranking, best};
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::Trial;
 use crate::sweep::trial_rows::{self, CSV};
 use crate::sweep::{Error, pictures, repeats};
 
@@ -94,27 +94,6 @@ fn write_best(
     Ok(files::write_atomic(&folder.join(BEST), (head + &resolved).as_bytes())?)
 }
 
-/// All keys that any trial has changed, in the order in which they first appear.
-pub(super) fn keys(trials: &[Trial]) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for (key, _) in trials.iter().flat_map(|trial| &trial.values) {
-        if !found.contains(key) {
-            found.push(key.clone());
-        }
-    }
-    found
-}
-
-pub(super) fn word(state: State) -> &'static str {
-    match state {
-        State::Running => "running",
-        State::Finished => "finished",
-        State::Pruned => "pruned",
-        State::Diverged => "diverged",
-        State::Failed => "failed",
-    }
-}
-
 /// Everything that is known, for programs.
 pub fn summary(subject: &SweepSpec, ranking: &Ranking, trials: &[Trial]) -> Value {
     let one = |trial: &Trial| {
@@ -166,6 +145,7 @@ mod tests {
     use super::*;
     use crate::config::sweep::{Condition, Domain};
     use crate::sweep::example_sweeps::{search, subject, trial, with_values};
+    use crate::sweep::trial::State;
 
     fn trials() -> Vec<Trial> {
         let failed =

@@ -7,7 +7,7 @@ use crate::record::text::wrapped;
 use crate::sweep::contrast::{Contrast, contrast};
 use crate::sweep::journal::{self, JournalState};
 use crate::sweep::pruner::Pruners;
-use crate::sweep::ranking::best;
+use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::repeats::reached;
 use crate::sweep::table::{WIDTH, table};
 use crate::sweep::trial::State;
@@ -50,7 +50,7 @@ impl Status {
     }
 
     /// Word for trials that have not ended.
-    pub(super) fn open_word(&self) -> &'static str {
+    fn open_word(&self) -> &'static str {
         if self.holder.is_some() { "running" } else { "interrupted" }
     }
 
@@ -58,6 +58,11 @@ impl Status {
     pub fn contrast(&self, pruners: &Pruners) -> Option<Contrast> {
         let JournalState { subject, trials, .. } = &self.story;
         contrast(&subject.search()?, &subject.ranking(pruners), trials)
+    }
+
+    /// The best trials, ranked.
+    pub fn table(&self, ranking: &Ranking) -> String {
+        table(&self.story, self.open_word(), ranking)
     }
 
     /// The page for the terminal.
@@ -100,7 +105,7 @@ impl Status {
         if let Some(contrast) = self.contrast(pruners) {
             text += &(wrapped(&contrast.line(), WIDTH, 2) + "\n");
         }
-        text + "\n" + &table(self, &subject.ranking(pruners))
+        text + "\n" + &self.table(&subject.ranking(pruners))
     }
 }
 

@@ -7,9 +7,7 @@ use crate::record::text::{duration, hyperparameter, metric, short, wrapped};
 use crate::sweep::journal::{JournalState, SweepSpec};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::{Repeats, over, repeats};
-use crate::sweep::results::{keys, word};
-use crate::sweep::status::Status;
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::{State, Trial, keys, word};
 use crate::sweep::trial_rows::CSV;
 
 /// Rows of the table.
@@ -20,8 +18,9 @@ pub(super) const WIDTH: usize = 80;
 const NAMES: usize = 2;
 
 /// The best trials, their values with four digits; below them why others failed.
-pub fn table(status: &Status, ranking: &Ranking) -> String {
-    let JournalState { subject, trials, .. } = &status.story;
+/// `open` is the word for trials that have not ended.
+pub(super) fn table(story: &JournalState, open: &str, ranking: &Ranking) -> String {
+    let JournalState { subject, trials, .. } = story;
     if trials.is_empty() {
         return String::new();
     }
@@ -35,7 +34,7 @@ pub fn table(status: &Status, ranking: &Ranking) -> String {
         let spent = (!trial.reports.is_empty()).then(|| short(ranking.spent(trial)));
         let dash = || "-".to_owned();
         let state = match trial.state {
-            State::Running => status.open_word(),
+            State::Running => open,
             state => word(state),
         };
         let mut row = vec![
@@ -145,7 +144,7 @@ mod tests {
             extended_by: BTreeSet::new(),
             earlier: Vec::new(),
         };
-        table(&Status { story, holder: None, workers: 0 }, &ranking)
+        table(&story, "interrupted", &ranking)
     }
 
     #[test]
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_that_are_open_are_interrupted_where_no_process_runs_the_sweep() {
+    fn trials_that_are_open_have_the_word_for_such() {
         let text = table_of(&[trial(1, State::Running, &[0.5])]);
         assert!(text.contains(" interrupted\n"), "{text}");
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::files::lock_holder;
 use crate::sweep::journal::{self, Journal, JournalState};
 use crate::sweep::pruner::Pruners;
-use crate::sweep::trial::{Report, State, Trial};
+use crate::sweep::trial::{Report, State, Trial, word};
 use crate::sweep::trial_scheduler::wait_for_lock;
 use crate::sweep::{Error, results};
 
@@ -42,7 +42,7 @@ pub fn tell(
     if trial.state != State::Running {
         let is_same = (trial.state, trial.value(goal), &trial.error)
             == (told.state, told.value(goal), &told.error);
-        let end = results::word(trial.state);
+        let end = word(trial.state);
         return if is_same { Ok(story) } else { Err(Error::Ended { trial: number, end }) };
     }
     if let Some(holder) = lock_holder(&folder.join(trial.id())) {

@@ -143,6 +143,36 @@ pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
     value.filter(|value| value.is_finite()).map_or(f64::INFINITY, |value| sign * value)
 }
 
+/// An earlier result with its values in another sweep's space.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EarlierTrial {
+    /// The folder of its run.
+    pub from: String,
+    pub trial: Trial,
+}
+
+/// All keys that any trial has changed, in the order in which they first appear.
+pub(super) fn keys(trials: &[Trial]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for (key, _) in trials.iter().flat_map(|trial| &trial.values) {
+        if !found.contains(key) {
+            found.push(key.clone());
+        }
+    }
+    found
+}
+
+/// The word for a state.
+pub(super) fn word(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Finished => "finished",
+        State::Pruned => "pruned",
+        State::Diverged => "diverged",
+        State::Failed => "failed",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

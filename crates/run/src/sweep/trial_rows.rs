@@ -10,8 +10,7 @@ use crate::files;
 use crate::record::EVENTS;
 use crate::sweep::journal::SweepSpec;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::results::{keys, word};
-use crate::sweep::trial::{Report, Trial};
+use crate::sweep::trial::{Report, Trial, keys, word};
 
 /// Name of the table in the sweep's folder.
 pub const CSV: &str = "sweep.csv";

@@ -13,7 +13,6 @@ use crate::config::sweep::{Search, Values};
 use crate::failpoint;
 use crate::launch::Signals;
 use crate::plan::RunFolders;
-use crate::sweep::earlier::EarlierTrial;
 use crate::sweep::folder::remove_checkpoints;
 use crate::sweep::journal::Journal;
 use crate::sweep::method::{Method, ProposalRequest};
@@ -23,7 +22,7 @@ use crate::sweep::request::{
     Cause, Job, Outcome, SweepEnd, SweepRequest, Trainer, reported, trained,
 };
 use crate::sweep::sampler::{BaseValues, Tried, untried};
-use crate::sweep::trial::{Length, State, Trial, id};
+use crate::sweep::trial::{EarlierTrial, Length, State, Trial, id};
 use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::View;
 use crate::sweep::{Error, pruner};
