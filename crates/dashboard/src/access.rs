@@ -4,7 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::http::Request;
+use crate::http::{self, Request};
 use crate::transport::Key;
 use crate::{launch, transport};
 
@@ -62,9 +62,7 @@ impl Access {
 
     /// True if the header `Authorization` contains the token: `Bearer TOKEN`.
     pub(crate) fn has_bearer(&self, request: &Request) -> bool {
-        let given = request.authorization.split_once(' ');
-        let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        given.is_some_and(|(_, token)| self.is_token(token.trim()))
+        request.has_bearer(&self.token)
     }
 
     /// `Set-Cookie` value that makes the browser send the token from now on, to this server alone
@@ -73,9 +71,8 @@ impl Access {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.token)
     }
 
-    /// In constant time: hashes are compared, and as a whole.
     fn is_token(&self, given: &str) -> bool {
-        blake3::hash(given.as_bytes()) == blake3::hash(self.token.as_bytes())
+        http::is_token(given, &self.token)
     }
 }
 

@@ -35,6 +35,20 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
+impl Request {
+    /// True if the header `Authorization` contains the token: `Bearer TOKEN`.
+    pub fn has_bearer(&self, token: &str) -> bool {
+        let given = self.authorization.split_once(' ');
+        let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        given.is_some_and(|(_, given)| is_token(given.trim(), token))
+    }
+}
+
+/// True if `given` is the token. In constant time: hashes are compared, and as a whole.
+pub fn is_token(given: &str, token: &str) -> bool {
+    blake3::hash(given.as_bytes()) == blake3::hash(token.as_bytes())
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug)]
 pub struct Response {

@@ -38,19 +38,18 @@ pub fn tell(
     let Some(trial) = story.trials.iter_mut().find(|trial| trial.number == number) else {
         return Err(Error::NoTrial { trial: number, n });
     };
-    let told = told(trial, result);
+    let ended = with_result(trial, result);
     if trial.state != State::Running {
         let is_same = (trial.state, trial.value(goal), &trial.error)
-            == (told.state, told.value(goal), &told.error);
+            == (ended.state, ended.value(goal), &ended.error);
         let end = word(trial.state);
         return if is_same { Ok(story) } else { Err(Error::Ended { trial: number, end }) };
     }
     if let Some(holder) = lock_holder(&folder.join(trial.id())) {
         return Err(Error::UnderWay { trial: number, holder });
     }
-    *trial = told;
-    let told = trial.clone();
-    Journal::open(folder)?.ended(&told, goal)?;
+    trial.clone_from(&ended);
+    Journal::open(folder)?.ended(&ended, goal)?;
     if let Some(search) = story.subject.search() {
         let ranking = story.subject.ranking(pruners);
         results::write_tables(folder, &story.subject, &search, &ranking, &story.trials)?;
@@ -60,7 +59,7 @@ pub fn tell(
 }
 
 /// The trial with its result.
-fn told(trial: &Trial, result: TrialResult) -> Trial {
+fn with_result(trial: &Trial, result: TrialResult) -> Trial {
     let step = trial.length.total_steps.max(1);
     let (state, error, reports) = match result {
         TrialResult::Value(value) if value.is_finite() => {
