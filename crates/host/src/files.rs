@@ -379,7 +379,7 @@ pub fn create_scratch_folder(path: &Path) -> Result<PathBuf, Error> {
     Ok(scratch)
 }
 
-/// Writes a new file into a scratch folder, which nobody needs after this process: it is not synced.
+/// Writes a new file into a scratch folder, without syncing it: only this process needs it.
 ///
 /// # Errors
 ///

@@ -69,7 +69,7 @@ pub struct BaseFacts {
     pub n_weights: usize,
     /// Those that come from the file of `pretrained`: checkpoints do not hold them.
     pub n_in_file: usize,
-    /// Those of them that stay in the file's pages, where the model is in the CPU's memory.
+    /// Of these, the number that a CPU leaves in the mapped file.
     pub n_mapped: usize,
     /// Size of these pages.
     pub mapped: Bytes,

@@ -14,7 +14,7 @@ use crate::sweep::trial::{State, Trial, cost};
 const TARGET: f64 = 0.1;
 /// Most points of a grid.
 const MAX_GRID: usize = 50;
-/// Trials without which nothing is said about a parameter's entry.
+/// Fewest trials from which the importance of a parameter's entry is computed.
 const MIN_TRIALS: usize = 2;
 
 /// The importance of each key, which sum to 1, in the order in which the keys were written; empty

@@ -74,7 +74,7 @@ impl Ranking {
 struct Standing {
     /// True if trials of it were pruned or diverged: what is left is its better part.
     is_lost: bool,
-    /// Of the mean; of the one result of a setting that was not repeated.
+    /// Cost of the mean, or of the only result of a setting that was not repeated.
     cost: f64,
     /// Place among the means; after all of them without one.
     place: usize,

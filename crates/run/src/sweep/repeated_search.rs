@@ -310,7 +310,7 @@ mod tests {
         trials.push(racer(2, 0.2, 42, State::Finished, &[0.25]));
         let best = next(&trials).unwrap();
         assert_eq!((&best[0].1, &best[1].1), (&json!(0.2), &json!(43)));
-        // A trial of before the race had the base's seed.
+        // A trial from before the race had the base's seed.
         trials[1].values.pop();
         assert_eq!(next(&trials).unwrap(), best);
         trials.push(racer(3, 0.2, 43, State::Finished, &[0.27]));

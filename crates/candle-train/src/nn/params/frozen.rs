@@ -17,7 +17,7 @@ pub(super) enum Values {
     Described,
     /// f32, changed by training.
     Var(Var),
-    /// Those of a frozen parameter.
+    /// Frozen: in f32, or in the pages of their file.
     Frozen(Arc<FrozenValues>),
 }
 

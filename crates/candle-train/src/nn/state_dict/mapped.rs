@@ -23,8 +23,8 @@ fn map(path: &Path) -> Result<SharedBytes, Error> {
     check_start(path)?;
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
-    // SAFETY: the pages are only read, and any bytes are numbers; what happens to a file that
-    // another program changes is said above.
+    // SAFETY: the pages are only read, and any bytes are valid numbers; `map_all` says what happens
+    // if another program changes the file.
     let mapped = unsafe { Mmap::map(&file) }.map_err(failed)?;
     Ok(Arc::new(mapped))
 }
