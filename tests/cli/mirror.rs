@@ -70,13 +70,19 @@ fn is_mirrored(lab: &Lab, root: &Path) {
     }
 }
 
+/// Waits until the mirror has a checkpoint.
+fn has_a_mirrored_checkpoint(lab: &Lab, root: &str) {
+    let checkpoints = lab.path(root).join("checkpoints/small");
+    until("a mirrored checkpoint", || {
+        children(&checkpoints).first().is_some_and(|run| !steps(run).is_empty())
+    });
+}
+
 /// Starts a run with this mirror, and kills it and all its ranks when it is at step 30.
 fn lost_at_30(lab: &Lab, mirror: &str, root: &str) {
     let mut running = lab.start(&["small.toml", mirror]);
     lab.wait_for_step(&mut running, 30);
-    let checkpoints = lab.path(root).join("checkpoints/small");
-    let has_some = || children(&checkpoints).first().is_some_and(|run| !steps(run).is_empty());
-    until("a mirrored checkpoint", has_some);
+    has_a_mirrored_checkpoint(lab, root);
     kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
     running.wait().has_code(-9);
     lose(lab);
@@ -125,10 +131,7 @@ fn a_run_whose_machine_is_lost_goes_on_from_a_command_as_if_nothing_had_happened
 fn under_another_launcher_rank_0_writes_the_mirror_and_brings_the_run_back() {
     let lab = lab(SLOW);
     let ranks = Torchrun::new(None).start(&lab, 0, &["small.toml", FOLDER]);
-    until("a mirrored checkpoint", || {
-        let runs = children(&lab.path("mirror/checkpoints/small"));
-        runs.first().is_some_and(|run| !steps(run).is_empty())
-    });
+    has_a_mirrored_checkpoint(&lab, "mirror");
     for rank in &ranks {
         kill_process(pid_of(rank.pid()), Signal::KILL).unwrap();
     }
@@ -214,12 +217,17 @@ fn a_mirror_that_fills_up_costs_no_step_and_is_told_once_and_at_the_end() {
 
 #[test]
 fn a_mirror_that_goes_away_or_never_ends_changes_nothing_but_what_is_told() {
-    let lab = lab(BASE);
-    let vanishing = "hooks.checkpoint_saved=rm -rf mirror";
-    let ended = lab.run_to(0, &["small.toml", FOLDER, vanishing, "checkpoint.every=2 steps"]);
-    ended.says(&["`mirror` is not there any more", "completed after step 12"]);
+    let lab = lab(SLOW);
+    let mut command = lab.ddprun(&["small.toml", FOLDER]);
+    command.env("DDPRUN_FP", "backward=sleep(30)@*,*,*");
+    let running = spawn(command);
+    has_a_mirrored_checkpoint(&lab, "mirror");
+    fs::rename(lab.path("mirror"), lab.path("unplugged")).unwrap();
+    let ended = running.wait();
+    ended.has_code(0);
+    ended.says(&["`mirror` is not there any more", "completed after step 60"]);
     assert!(!lab.path("mirror").exists(), "it is not made on the disk below");
-    bits(&lab).must_be(&undisturbed(&Lab::with(BASE), &["checkpoint.every=2 steps"]));
+    bits(&lab).must_be(&undisturbed(&Lab::with(SLOW), &[]));
 
     let lab = Lab::new();
     let hangs = ["checkpoint.mirror=\"echo {folder}; sleep 600\"", "checkpoint.mirror_timeout=1s"];

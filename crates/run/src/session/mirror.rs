@@ -146,6 +146,8 @@ pub(crate) struct Mirror {
     is_given_up: Arc<AtomicBool>,
     progress: Arc<Mutex<Progress>>,
     plan: MirrorPlan,
+    /// The run's folder of checkpoints.
+    checkpoints: PathBuf,
 }
 
 /// The writer's queue, for all that hear of events.
@@ -166,8 +168,6 @@ enum Request {
 struct Progress {
     /// Step of the newest checkpoint that is there.
     step: Option<u64>,
-    /// The newest checkpoint of the run.
-    newest: Option<u64>,
     /// Why the last update failed.
     failure: Option<String>,
 }
@@ -189,7 +189,8 @@ impl Mirror {
             }
         };
         let requests = MirrorRequests(queue);
-        Some(Self { requests, writer, is_given_up, progress, plan: mirror })
+        let checkpoints = run.checkpoints.clone();
+        Some(Self { requests, writer, is_given_up, progress, plan: mirror, checkpoints })
     }
 
     pub(crate) fn requests(&self) -> &MirrorRequests {
@@ -198,7 +199,7 @@ impl Mirror {
 
     /// Copies what is new a last time, waits for it within its limit, and tells what the mirror has.
     pub(crate) fn end(self) {
-        let Self { requests, writer, is_given_up, progress, plan } = self;
+        let Self { requests, writer, is_given_up, progress, plan, checkpoints } = self;
         let _ = requests.0.send(Request::Finish);
         let (place, seconds) = (&plan.place, plan.timeout.0.as_secs_f64());
         let words =
@@ -217,16 +218,18 @@ impl Mirror {
                 Some(format!("not done within {seconds} s (`checkpoint.mirror_timeout`)"))
             }
         };
+        // The writer may not have come to the newest one.
+        let newest = checkpoint::all(&checkpoints).ok().and_then(|all| Some(all.last()?.step));
         let has = progress.step.map_or("nothing".to_owned(), |step| format!("step {step}"));
         match failure {
             Some(why) => {
-                let at = progress.newest.map_or(String::new(), |step| format!(" of step {step}"));
+                let at = newest.map_or(String::new(), |step| format!(" of step {step}"));
                 to_stderr(&format!(
                     "warning: the mirror `{place}` is not complete: it has {has}{at}: {why}"
                 ));
             }
             // One that is ahead was told before.
-            None if progress.step.is_some() && progress.step == progress.newest => {
+            None if progress.step.is_some() && progress.step == newest => {
                 to_stderr(&format!("mirrored: {has} in `{place}`"));
             }
             None => {}
@@ -350,13 +353,7 @@ impl Writer {
     /// The places of the run's logs and checkpoints in the mirror.
     fn places(&mut self) -> Result<(PathBuf, PathBuf), String> {
         let root = match &mut self.target {
-            Target::Folder(folder) => {
-                // A share that is not mounted any more would be written to the disk below it.
-                if !folder.is_dir() {
-                    return Err(format!("`{}` is not there any more", folder.display()));
-                }
-                folder.clone()
-            }
+            Target::Folder(folder) => folder.clone(),
             Target::Command { folder: Some(folder), .. } => folder.clone(),
             Target::Command { folder, .. } => {
                 let made = files::create_scratch_folder(&self.run.checkpoints);
@@ -364,6 +361,17 @@ impl Writer {
             }
         };
         Ok(places(&root, &self.name, &self.run.id))
+    }
+
+    /// A share that is not mounted any more would be written to the disk below it: looked at before
+    /// each checkpoint, as what lies between may take minutes.
+    fn must_be_there(&self) -> Result<(), String> {
+        match &self.target {
+            Target::Folder(folder) if !folder.is_dir() => {
+                Err(format!("`{}` is not there any more", folder.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Steps of the run's checkpoints, and those that can be read, oldest first.
@@ -383,8 +391,8 @@ impl Writer {
         }
         let (steps, opened) = self.checkpoints_here()?;
         let Some(newest) = opened.last().map(|opened| opened.manifest.step) else { return Ok(()) };
-        self.with_progress(|progress| progress.newest = Some(newest));
         let (logs, checkpoints) = self.places()?;
+        self.must_be_there()?;
         let there = self.newest_intact(&checkpoints);
         if let Some(ahead) = there.filter(|step| *step > newest) {
             self.report_ahead(ahead, newest);
@@ -393,6 +401,7 @@ impl Writer {
         if there.is_some() {
             self.with_progress(|progress| progress.step = there);
         }
+        self.must_be_there()?;
         for folder in [&logs, &checkpoints] {
             files::create_folder(folder).map_err(|error| error.with_cause())?;
             drop(files::remove_stale_temporaries(folder));
@@ -460,6 +469,7 @@ impl Writer {
         if is_same && self.is_intact(folder, step) {
             return Ok(());
         }
+        self.must_be_there()?;
         let copied = match &self.target {
             Target::Folder(_) => checkpoint::copy(opened, &path),
             Target::Command { .. } => checkpoint::pin(opened, &path),
