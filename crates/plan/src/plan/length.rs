@@ -1,4 +1,5 @@
-//! Steps and epochs: their number in a run, and intervals that are counted in them.
+//! Steps and epochs: their number in a run, what ends it earlier, and intervals that are counted in
+//! them.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::values;
-use crate::plan::{BatchPlan, Sampler};
+use crate::plan::{BatchPlan, Mode, Sampler};
+use crate::terminal::counted;
 use train_numbers::units::WorldSize;
 
 /// Last step of a run that only its wall-clock budget ends; no run reaches it.
@@ -79,6 +81,39 @@ pub(super) fn decide(
         total_steps: limits.into_iter().flatten().min().unwrap_or(NO_STEP_LIMIT),
         time: experiment.train.time.map(|time| time.0),
     }
+}
+
+/// When to stop early.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EarlyStoppingPlan {
+    /// Metric to watch.
+    pub monitor: String,
+    /// Direction in which the metric is better.
+    pub mode: Mode,
+    /// Evaluations without improvement that are tolerated.
+    pub patience: u64,
+    /// Absolute improvement that counts.
+    pub min_delta: f64,
+}
+
+impl EarlyStoppingPlan {
+    /// "after 5 evaluations in a row without a better val/loss"
+    pub(super) fn line(&self) -> String {
+        let in_a_row = if self.patience == 1 { "" } else { " in a row" };
+        let n = counted(self.patience, "evaluation");
+        format!("after {n}{in_a_row} without a better {}", self.monitor)
+    }
+}
+
+/// The plan of `[early_stopping]`, if it has a patience.
+pub(super) fn early_stopping(experiment: &Experiment) -> Option<EarlyStoppingPlan> {
+    let config = &experiment.early_stopping;
+    config.patience.map(|patience| EarlyStoppingPlan {
+        monitor: config.monitor.clone(),
+        mode: config.mode,
+        patience,
+        min_delta: config.min_delta,
+    })
 }
 
 /// An interval: every n steps, every n epochs, or never.

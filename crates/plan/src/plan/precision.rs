@@ -1,4 +1,6 @@
-//! Mixed precision: the numbers of matrix products and convolutions.
+//! Mixed precision: the numbers of matrix products and convolutions, and the loss scale of fp16.
+
+use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
@@ -48,4 +50,28 @@ pub(super) fn words(plan: &Plan, asked: PrecisionChoice) -> String {
         (Precision::Bf16, None) => "bf16".to_owned(),
         (Precision::Fp16, _) => "fp16".to_owned(),
     }
+}
+
+/// The loss scale, as PyTorch's `GradScaler` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScalerPlan {
+    /// Initial scale.
+    pub init: f64,
+    /// Factor after `growth_interval` good steps in a row.
+    pub growth_factor: f64,
+    /// Factor after a bad step.
+    pub backoff_factor: f64,
+    /// Good steps in a row before the scale grows.
+    pub growth_interval: u64,
+}
+
+/// The plan of `[loss_scale]`, which only fp16 needs.
+pub(super) fn loss_scale(experiment: &Experiment) -> Option<ScalerPlan> {
+    let config = &experiment.loss_scale;
+    (experiment.train.precision == PrecisionChoice::Fp16).then_some(ScalerPlan {
+        init: config.init,
+        growth_factor: config.growth_factor,
+        backoff_factor: config.backoff_factor,
+        growth_interval: config.growth_interval,
+    })
 }

@@ -1,12 +1,14 @@
-//! Checkpoints: when they are saved, which metric ranks them, and how many are kept.
+//! What a run writes: its checkpoints (when, ranked by which metric, how many are kept), their
+//! mirror, and its log.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::kind::{Entry, names_or_tables};
 use crate::config::schema::Checkpoint;
 use crate::config::values;
-use crate::config::{Loaded, Mirror};
+use crate::config::{Experiment, Loaded, Mirror};
 use crate::plan::metrics::better;
 use crate::plan::{Interval, MetricFacts, Mode};
 
@@ -74,7 +76,7 @@ impl CheckpointPlan {
 }
 
 /// The plan of `[checkpoint]`. Without evaluations the training loss ranks checkpoints.
-pub(super) fn decide(loaded: &Loaded, metrics: &[MetricFacts]) -> CheckpointPlan {
+pub(super) fn checkpoints(loaded: &Loaded, metrics: &[MetricFacts]) -> CheckpointPlan {
     let experiment = &loaded.experiment;
     let config = &experiment.checkpoint;
     // Without regular checkpoints, best ones are kept only if they were asked for.
@@ -91,4 +93,22 @@ pub(super) fn decide(loaded: &Loaded, metrics: &[MetricFacts]) -> CheckpointPlan
         mode: better(&monitor, metrics),
         monitor,
     }
+}
+
+/// The log of a run: its folder, its interval and its loggers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoggingPlan {
+    /// Folder of all runs' logs.
+    pub dir: PathBuf,
+    /// Interval at which a step is recorded.
+    pub every: Interval,
+    /// Loggers with their options.
+    #[serde(serialize_with = "names_or_tables")]
+    pub sinks: Vec<Entry>,
+}
+
+/// The plan of `[logging]`.
+pub(super) fn log(experiment: &Experiment) -> LoggingPlan {
+    let config = &experiment.logging;
+    LoggingPlan { dir: config.dir.clone(), every: config.every.into(), sinks: config.sinks.clone() }
 }
