@@ -88,7 +88,13 @@ class Training:
             else torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
         )
         self.scaler = torch.amp.GradScaler(DEVICE.type, enabled=precision == "fp16" and not flags.tiny)
-        self.model = torch.compile(model, mode=flags.compile) if flags.compile else model
+
+        def loss(inputs, targets):
+            outputs = model(inputs)
+            return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+        # The loss with the model: the logits of a language model are a good part of a step.
+        self.loss = torch.compile(loss, mode=flags.compile) if flags.compile else loss
         self.batches = [batch_of(batch) for _ in range(4)]
         if not flags.tiny:
             self.batches = [(x.pin_memory(), y.pin_memory()) for x, y in self.batches]
@@ -99,8 +105,7 @@ class Training:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         halved = torch.autocast(DEVICE.type, dtype=self.dtype) if self.dtype else contextlib.nullcontext()
         with halved:
-            outputs = self.model(inputs)
-            loss = F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+            loss = self.loss(inputs, targets)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()

@@ -163,9 +163,31 @@ pub fn driver() -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// One is not there, or cannot be opened.
+/// One is not there, or cannot be opened; or the driver is older than the compiler of Candle's
+/// kernels.
 pub fn check() -> Result<(), String> {
-    NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))
+    NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))?;
+    check_driver(driver_version(), option_env!("NVCC_RELEASE"))
+}
+
+/// Refuses a driver, 1000 major + 10 minor, that cannot load what `nvcc` of this release compiled:
+/// PTX, whose version rises with each toolkit.
+fn check_driver(driver: c_int, nvcc: Option<&str>) -> Result<(), String> {
+    let number = |release: &str| -> Option<c_int> {
+        let (major, minor) = release.split_once('.')?;
+        Some(1000 * major.parse::<c_int>().ok()? + 10 * minor.parse::<c_int>().ok()?)
+    };
+    match nvcc.and_then(|release| Some((release, number(release)?))) {
+        Some((release, needed)) if driver < needed => {
+            let (major, minor) = (driver / 1000, driver % 1000 / 10);
+            Err(format!(
+                "the driver supports CUDA {major}.{minor}, but this program's kernels were compiled \
+                 with CUDA {release}, which it cannot load: update the driver, or build with a \
+                 toolkit of {major}.{minor} or older"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens NCCL.

@@ -139,3 +139,13 @@ fn calls_reach_the_libraries_that_are_installed() {
         assert_eq!(refused.0, cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE);
     }
 }
+
+#[test]
+fn a_driver_that_is_older_than_the_compiler_of_the_kernels_is_refused() {
+    for (driver, nvcc) in [(13000, Some("13.0")), (13010, Some("12.8")), (12040, None)] {
+        assert_eq!(check_driver(driver, nvcc), Ok(()));
+    }
+    let refused = check_driver(12080, Some("13.0")).unwrap_err();
+    assert!(refused.starts_with("the driver supports CUDA 12.8, but"), "{refused}");
+    assert!(refused.contains("with CUDA 13.0") && refused.contains("12.8 or older"), "{refused}");
+}
