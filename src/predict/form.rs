@@ -1,7 +1,7 @@
 //! The answers of a model -> rows: classes with probabilities, numbers in the units of the data,
 //! time steps, losses of texts.
 
-use crate::data::{InputItem, Inputs, PredictionKind, Unit};
+use crate::data::{InputItem, Inputs, OutputScale, PredictionKind};
 use crate::plan::{Plan, Targets};
 use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Value};
@@ -32,9 +32,9 @@ enum Meaning {
     Class(Vec<String>),
     /// Any of these classes.
     Classes(Vec<String>),
-    Numbers(Vec<Unit>),
+    Numbers(Vec<OutputScale>),
     /// So many time steps of each series.
-    Series(Vec<Unit>, usize),
+    Series(Vec<OutputScale>, usize),
     Loss,
 }
 
@@ -180,7 +180,7 @@ impl Form {
         std::iter::once(Value::text(has.join(";"))).chain(each).collect()
     }
 
-    fn steps(&self, units: &[Unit], item: &InputItem, answer: &[f32]) -> Vec<Vec<Value>> {
+    fn steps(&self, units: &[OutputScale], item: &InputItem, answer: &[f32]) -> Vec<Vec<Value>> {
         let steps = answer.chunks_exact(units.len()).enumerate();
         let step = |(at, values): (usize, &[f32])| {
             let mut row = vec![Value::Integer(at as i64 + 1)];
@@ -215,11 +215,11 @@ fn meaning(plan: &Plan, answers: &PredictionKind) -> Result<Meaning, Error> {
         let name = |at: usize| from.get(at).cloned().unwrap_or_else(|| at.to_string());
         (0..outputs).map(name).collect()
     };
-    let units = |given: &[Unit]| -> Vec<Unit> {
+    let units = |given: &[OutputScale]| -> Vec<OutputScale> {
         let one = |at: usize| match (given.get(at), outputs) {
             (Some(unit), _) => unit.clone(),
-            (None, 1) => Unit::plain("prediction"),
-            (None, _) => Unit::plain(&format!("prediction_{}", at + 1)),
+            (None, 1) => OutputScale::plain("prediction"),
+            (None, _) => OutputScale::plain(&format!("prediction_{}", at + 1)),
         };
         (0..outputs).map(one).collect()
     };
@@ -280,8 +280,8 @@ fn loss(outcomes: &[&Outcome]) -> Result<Vec<Value>, String> {
     Ok(vec![Value::Integer(tokens as i64), number(mean), number(mean.exp())])
 }
 
-fn in_units(units: &[Unit], values: &[f32]) -> Vec<Value> {
-    units.iter().zip(values).map(|(unit, &value)| Value::of(unit.of(value))).collect()
+fn in_units(units: &[OutputScale], values: &[f32]) -> Vec<Value> {
+    units.iter().zip(values).map(|(unit, &value)| Value::of(unit.in_data_units(value))).collect()
 }
 
 /// Classes and their probabilities, in this order.

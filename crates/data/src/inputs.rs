@@ -63,16 +63,16 @@ pub struct InputItem {
 #[derive(Clone, Debug, PartialEq)]
 pub enum PredictionKind {
     /// One class, several classes or numbers, as the loss says.
-    OfLoss(Vec<Unit>),
+    OfLoss(Vec<OutputScale>),
     /// Values of each series at the time steps after the last row.
-    Series(Vec<Unit>),
+    Series(Vec<OutputScale>),
     /// The loss of each token under the model.
     TokenLoss,
 }
 
 /// A number that is predicted, and how it is given in the unit of the data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
+pub struct OutputScale {
     /// Name in the data.
     pub name: String,
     /// Mean that was subtracted before training.
@@ -81,14 +81,14 @@ pub struct Unit {
     pub deviation: f64,
 }
 
-impl Unit {
+impl OutputScale {
     /// A number that was not standardised.
     pub fn plain(name: &str) -> Self {
         Self { name: name.to_owned(), mean: 0.0, deviation: 1.0 }
     }
 
     /// A number that a model gave, in the unit of the data.
-    pub fn of(&self, value: f32) -> f32 {
+    pub fn in_data_units(&self, value: f32) -> f32 {
         (f64::from(value) * self.deviation + self.mean) as f32
     }
 }
@@ -109,7 +109,7 @@ impl InputItems {
     ///
     /// # Panics
     ///
-    /// There is none.
+    /// `index` is not below [`InputItems::len`].
     pub fn get(&self, index: usize) -> InputItem {
         match self {
             Self::Files(files) => {

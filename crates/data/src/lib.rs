@@ -70,7 +70,7 @@ pub use fingerprint::Fingerprint;
 pub use images::decode::{decode_image, has_more_than_8_bits};
 pub use images::orientation::Exif;
 pub use inputs::{InputFiles, ends_with as has_ending, files as input_files};
-pub use inputs::{InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
+pub use inputs::{InputItem, InputItems, Inputs, OutputScale, PredictionKind, PredictionRequest};
 pub use json::object as json_object;
 pub use listing::paths::Paths;
 pub use pipeline::{SampleWeights, audit, loader, sampler};

@@ -11,7 +11,7 @@ use crate::error::{Error, SampleError, shown};
 use crate::file_names::{IMAGES, is_image};
 use crate::images::decode::{self, DecodeOptions};
 use crate::images::orientation::{Exif, is_turned};
-use crate::inputs::{self, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
+use crate::inputs::{self, InputItems, Inputs, OutputScale, PredictionKind, PredictionRequest};
 use crate::listing::cache::{self, ListingCache};
 use crate::listing::paths::Paths;
 use crate::listing::scan::{self, Listing};
@@ -285,7 +285,7 @@ pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Optio
 /// Images of files and folders, transformed as those to validate on.
 pub(crate) fn image_inputs(
     request: &PredictionRequest<'_>,
-    units: Vec<Unit>,
+    units: Vec<OutputScale>,
     options: DecodeOptions,
 ) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);

@@ -11,7 +11,7 @@ use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConfl
 use crate::error::{Error, SampleError, shown};
 use crate::images::decode::DecodeOptions;
 use crate::images::orientation::Exif;
-use crate::inputs::{Inputs, PredictionRequest, Unit};
+use crate::inputs::{Inputs, OutputScale, PredictionRequest};
 use crate::listing::paths::Paths;
 use crate::plan::{Part, PixelDtype, SplitPlan, Targets};
 use crate::rng::Key;
@@ -188,7 +188,7 @@ impl DataSource for ImageTable {
     }
 
     fn inputs(&self, request: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let units = self.target_columns.iter().map(|name| Unit::plain(name)).collect();
+        let units = self.target_columns.iter().map(|name| OutputScale::plain(name)).collect();
         image_inputs(request, units, self.decoding())
     }
 

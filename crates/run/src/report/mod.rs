@@ -112,12 +112,12 @@ pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
     // on writes its history itself.
     let is_over = records.traces.holder.is_none() && files::lock_holder(folder).is_none();
-    let settled = if is_over { settle(folder, &records) } else { Ok(()) };
+    let completed = if is_over { complete_history(folder, &records) } else { Ok(()) };
     let drawn = draw(folder, &records, plan);
     let progress = records.progress();
     let parts = [story(&records), table::table(&progress, progress.best(plan))];
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    Ok(Report { text: parts.join("\n"), unwritten: drawn.and(settled).err() })
+    Ok(Report { text: parts.join("\n"), unwritten: drawn.and(completed).err() })
 }
 
 /// Draws the curves of a run into its `folder`, titled with its name and id. A run without a
@@ -132,7 +132,7 @@ pub fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(
 }
 
 /// Updates `training_history.json` of a run that is over.
-pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
+pub(crate) fn complete_history(folder: &Path, records: &Records) -> Result<(), Error> {
     let history = History::of(&records.epochs);
     let path = folder.join(HISTORY);
     if folder.join(EPOCHS).exists() && record::read_history(&path).ok().as_ref() != Some(&history) {

@@ -60,7 +60,7 @@ impl OwnedRun {
     }
 
     /// Waits until this process writes nothing more into the folders.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn wait_for_writer(&mut self) {
         if let Some(writer) = self.environment.take() {
             // A panic of the thread was printed by it.
             drop(writer.join());
@@ -70,7 +70,7 @@ impl OwnedRun {
 
 impl Drop for OwnedRun {
     fn drop(&mut self) {
-        self.settle();
+        self.wait_for_writer();
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, ErrorPage> {
     let uninterrupted = launch::uninterrupted();
     let mut run = own_begun(folders, &start)?;
     if uninterrupted.ends() {
-        run.settle();
+        run.wait_for_writer();
         // Nothing of a run that did not begin stays. What cannot be removed does no harm.
         for folder in [&run.folders.checkpoints, &run.folders.logs] {
             drop(files::remove_folder(folder));

@@ -89,7 +89,7 @@ pub(crate) fn watch(
     // A rank that was killed leaves its bar.
     screen().erase_bars();
     drop(stream);
-    run.settle();
+    run.wait_for_writer();
     let end = LaunchEnd::Watched { ended, node };
     Ok(Launched { plan, run, end, side_tasks, sample_tokens: None })
 }
@@ -153,7 +153,7 @@ fn completed(plan: &Plan, run: &OwnedRun, end: LaunchEnd) -> Result<ExitCode, Er
             return Ok(outcome.code);
         }
         // The run's files are node 0's, also where both see the same folder.
-        LaunchEnd::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
+        LaunchEnd::Watched { ended, node: 1.. } => exit_code(ended, || "see node 0".to_owned()),
         LaunchEnd::Watched { ended, node: 0 } => {
             let is_failure = ended.is_err();
             let tidy = {
@@ -170,7 +170,7 @@ fn completed(plan: &Plan, run: &OwnedRun, end: LaunchEnd) -> Result<ExitCode, Er
                 tidy();
             }
             let checkpoints = run.folders.checkpoints.clone();
-            blocked(ended, || {
+            exit_code(ended, || {
                 let saved = files::within(files::DISK_TIMEOUT, move || saved(&checkpoints));
                 saved.unwrap_or_else(|| "not known: the disk does not respond".to_owned())
             })
@@ -184,7 +184,7 @@ fn completed(plan: &Plan, run: &OwnedRun, end: LaunchEnd) -> Result<ExitCode, Er
 }
 
 /// The exit code, or the failure with the checkpoint that was `saved`.
-fn blocked(
+fn exit_code(
     ended: Result<launch::Ended, Box<launch::Failure>>,
     saved: impl FnOnce() -> String,
 ) -> Result<ExitCode, ErrorPage> {
@@ -270,7 +270,7 @@ fn failed(rank: Rank, message: &str) -> String {
 /// written must not hide how the run ended.
 pub fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
-    let mut done = report::settle(&folders.logs, &records);
+    let mut done = report::complete_history(&folders.logs, &records);
     if plan.logging.sinks.iter().any(|sink| sink.name == Curves::NAME) {
         done = done.and(report::draw(&folders.logs, &records, &plan.checkpoint));
     }

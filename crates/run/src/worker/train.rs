@@ -57,7 +57,7 @@ pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
 fn complete_step(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let Some(left) = run.engine.state().left else { return Ok(None) };
     let boundary = StepBoundary::after(run.engine.state().step, &run.plan.length);
-    let ending = settle(run, &boundary, left, None)?;
+    let ending = finish_boundary(run, &boundary, left, None)?;
     let is_over = run.engine.state().step >= run.plan.length.total_steps;
     Ok(ending.or(is_over.then_some(Ending::Done(Reason::Completed))))
 }
@@ -189,12 +189,12 @@ fn after_step(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, 
         has_accuracy: report.accuracy.is_some(),
         epoch_is_closed: false,
     };
-    settle(run, &boundary, left, report.stop_request)
+    finish_boundary(run, &boundary, left, report.stop_request)
 }
 
 /// Evaluates, closes the epoch, saves, and perhaps leaves, after a step that is recorded. An
 /// evaluation that is broken off is made when the run goes on.
-fn settle(
+fn finish_boundary(
     run: &mut RankRun,
     boundary: &StepBoundary,
     mut left: PendingEvaluation,

@@ -105,7 +105,7 @@ impl Writer {
     /// made only when the run is stopped. Links point at the checkpoint from which the run
     /// continues when it returns.
     pub fn start(destination: Destination, snapshot: &Snapshot<'_>) -> Result<Self, Error> {
-        destination.settle(snapshot.state.step)?;
+        destination.finish_interrupted(snapshot.state.step)?;
         let plan = &snapshot.plan.checkpoint;
         let is_rare = plan.every == Interval::Never && plan.keep_best == 0;
         let sizes = if is_rare { [0; 3] } else { state_copy::sizes(snapshot) };

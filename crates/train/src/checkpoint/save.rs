@@ -81,7 +81,7 @@ impl Destination {
 
     /// Does what was left to do for the checkpoint of `step`, from which a run continues: its
     /// writer may have been killed before the links were moved, and it may be the last of the run.
-    pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
+    pub(crate) fn finish_interrupted(&self, step: u64) -> Result<(), Error> {
         links::heal(&self.folder)?;
         if self.folder.join(name(step)).is_dir() {
             self.rotate(step)?;

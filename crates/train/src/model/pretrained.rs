@@ -102,17 +102,17 @@ pub(super) fn likely_model<'a>(
     file: &Header,
     misfit: &Mismatch,
 ) -> Option<&'a str> {
-    let here = n_renamed(misfit);
+    let here = n_unmatched(misfit);
     let counted = others.map(|(name, wanted)| {
         let found = fit(&wanted, file, Strict::All).err();
-        (found.as_ref().map_or(0, n_renamed), name)
+        (found.as_ref().map_or(0, n_unmatched), name)
     });
     let (differ, name) = counted.min_by_key(|(differ, _)| *differ)?;
     (differ * 10 <= file.len() && differ * 2 < here).then_some(name)
 }
 
 /// Number of names that either the model or the file has, but not both.
-fn n_renamed(misfit: &Mismatch) -> usize {
+fn n_unmatched(misfit: &Mismatch) -> usize {
     misfit.missing.len() + misfit.unexpected.len()
 }
 
@@ -139,7 +139,7 @@ pub(super) fn misfit_help(
     if let Some(help) = own() {
         return help;
     }
-    if !misfit.mismatched.is_empty() && n_renamed(misfit) == 0 {
+    if !misfit.mismatched.is_empty() && n_unmatched(misfit) == 0 {
         return "give the model the sizes of these weights in `[model]`".to_owned();
     }
     "choose weights of this model, or the model these weights belong to".to_owned()

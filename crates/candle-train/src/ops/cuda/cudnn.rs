@@ -113,7 +113,7 @@ impl Cudnn {
     fn take_next(&mut self, direction: Direction, problem: Problem) -> CudnnResult<bool> {
         let Some(plan) = self.plans.get_mut(&(direction, problem)) else { return Ok(false) };
         plan.candidates.pop_front();
-        plan.settle(self.handle)
+        plan.drop_unusable(self.handle)
     }
 
     /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on
@@ -250,7 +250,7 @@ impl Plan {
             found => found?,
         };
         let mut plan = Self { descriptors, candidates };
-        plan.settle(handle)?;
+        plan.drop_unusable(handle)?;
         Ok(plan)
     }
 
@@ -263,7 +263,7 @@ impl Plan {
     /// Drops algorithms from the front until one is accepted with its math type, and asks anew how
     /// much memory it wants with that; whether one is left. PyTorch sets the returned math type,
     /// too: an estimate holds for it alone.
-    fn settle(&mut self, handle: sys::cudnnHandle_t) -> CudnnResult<bool> {
+    fn drop_unusable(&mut self, handle: sys::cudnnHandle_t) -> CudnnResult<bool> {
         while let Some(Candidate { algorithm, math, .. }) = self.candidates.front().copied() {
             // SAFETY: the descriptor lives as long as the thread.
             unsafe { api::set_convolution_math_type(self.descriptors.convolution, math) }?;

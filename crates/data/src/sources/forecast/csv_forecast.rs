@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Capability, Kind, Modality, OptionConflict, Options};
 use crate::config::values::SplitRule;
 use crate::error::{Error, SampleError, shown};
-use crate::inputs::{self, InputItem, InputItems, Inputs, PredictionKind, PredictionRequest, Unit};
+use crate::inputs::{
+    self, InputItem, InputItems, Inputs, OutputScale, PredictionKind, PredictionRequest,
+};
 use crate::plan::{TargetColumn, Targets};
 use crate::rng::Key;
 use crate::sources::dates::{DateForm, Frequency, FrequencyAlias, check_format};
@@ -290,7 +292,7 @@ fn forecasts(source: &CsvForecast, request: &PredictionRequest<'_>) -> Result<In
         // A run of before they were kept has its table.
         None => read(source, &stored)?.stored.scales.unwrap_or_default(),
     };
-    let unit = |(name, &(mean, deviation)): (&&String, &Scale)| Unit {
+    let unit = |(name, &(mean, deviation)): (&&String, &Scale)| OutputScale {
         name: (*name).clone(),
         mean,
         deviation,

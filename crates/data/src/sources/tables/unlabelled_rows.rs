@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::kind::Options;
 use crate::error::{Error, shown};
-use crate::inputs::{InputItem, InputItems, Inputs, PredictionKind, Unit};
+use crate::inputs::{InputItem, InputItems, Inputs, OutputScale, PredictionKind};
 use crate::sources::tables::answer::Answer;
 use crate::sources::tables::column::{BadCell, Column};
 use crate::sources::tables::column_names::ColumnNames;
@@ -113,7 +113,7 @@ impl<'a> UnlabelledRows<'a> {
         let Self { fit, rows, items, mut notes, .. } = self;
         let unit = |(at, name): (usize, &String)| {
             let (mean, deviation) = fit.targets.get(at).copied().unwrap_or((0.0, 1.0));
-            Unit { name: name.clone(), mean, deviation }
+            OutputScale { name: name.clone(), mean, deviation }
         };
         let units = target.names().iter().enumerate().map(unit).collect();
         let encoded = fit.encode(&rows.columns);

@@ -2,11 +2,11 @@
 //! processes.
 //!
 //! ```text
-//! Running ──a rank fails──▶ Settling ──200 ms──▶ Killed ──all gone, or 10 s──▶ over
+//! Running ──a rank fails──▶ GracePeriod ──200 ms──▶ Killed ──all gone, or 10 s──▶ over
 //!    └──────────────────── all ranks exit ────────────────────────────────────▶ over
 //! ```
 //!
-//! Settling gives the others time to report: the earliest error is the cause, and a failed
+//! GracePeriod gives the others time to report: the earliest error is the cause, and a failed
 //! collective only a consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::units::{Bytes, Rank};
 use crate::user_error::ExitCode;
 
 /// Time for other ranks to report after the first failure.
-const SETTLE_TIME: Duration = Duration::from_millis(200);
+const GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// Time to exit without saving, after the second Ctrl-C.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for processes to exit once all ranks have done their work. One that is stopped then, or
@@ -133,7 +133,7 @@ enum OutOfMemory {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Running,
-    Settling { since: Duration },
+    GracePeriod { since: Duration },
     Killed { since: Duration },
 }
 
@@ -208,7 +208,7 @@ impl Group {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let stage = match self.stage {
             Stage::Running => self.exit_deadline,
-            Stage::Settling { since } => Some(since + SETTLE_TIME),
+            Stage::GracePeriod { since } => Some(since + GRACE_PERIOD),
             Stage::Killed { since } => Some(since + KILL_TIMEOUT),
         };
         [stage, self.abandon_at].into_iter().flatten().min()
@@ -236,7 +236,7 @@ impl Group {
             Event::Stalled(stall) => self.stalled(now, stall),
             Event::FailedElsewhere => {
                 self.has_failed_elsewhere = true;
-                self.settle(now)
+                self.begin_grace_period(now)
             }
             Event::Knocked => {
                 self.grows_after.get_or_insert(1);
@@ -261,7 +261,7 @@ impl Group {
         let member = self.member_mut(report.rank);
         (member.step, member.phase) = (report.step, report.phase);
         member.report.get_or_insert(report);
-        self.settle(now)
+        self.begin_grace_period(now)
     }
 
     fn finished(&mut self, now: Duration, rank: Rank) -> Vec<Action> {
@@ -294,7 +294,7 @@ impl Group {
         let member = self.member_mut(rank);
         member.exit = Some((now, exit));
         if member.fault().is_some() {
-            return self.settle(now);
+            return self.begin_grace_period(now);
         }
         self.expect_exits(now);
         vec![]
@@ -324,7 +324,7 @@ impl Group {
             return vec![];
         }
         self.stall = Some(stall);
-        self.settle(now);
+        self.begin_grace_period(now);
         vec![Action::GiveUp]
     }
 
@@ -359,7 +359,7 @@ impl Group {
             Stage::Running if self.exit_deadline.is_some_and(|until| now >= until) => {
                 self.kill(now)
             }
-            Stage::Settling { since } if now >= since + SETTLE_TIME => self.kill(now),
+            Stage::GracePeriod { since } if now >= since + GRACE_PERIOD => self.kill(now),
             _ => vec![],
         }
     }
@@ -369,9 +369,9 @@ impl Group {
         self.kill(now)
     }
 
-    fn settle(&mut self, now: Duration) -> Vec<Action> {
+    fn begin_grace_period(&mut self, now: Duration) -> Vec<Action> {
         if self.stage == Stage::Running {
-            self.stage = Stage::Settling { since: now };
+            self.stage = Stage::GracePeriod { since: now };
         }
         vec![]
     }

@@ -130,7 +130,7 @@ impl<'a> Space<'a> {
     }
 
     /// Rounds a point to what its values are, and moves what does not count to its neutral place.
-    fn settle(&self, point: &mut [f64]) {
+    fn round(&self, point: &mut [f64]) {
         for (place, axis) in point.iter_mut().zip(&self.axes) {
             *place = axis.scale.round(*place);
         }
@@ -348,7 +348,7 @@ impl Candidates<'_> {
     /// The point as its values are, with its expected improvement; `None` if it breaks a constraint.
     fn scored(&self, mut point: Vec<f64>) -> Option<(f64, Vec<f64>)> {
         let ProposalRequest { search, base, .. } = *self.request;
-        self.space.settle(&mut point);
+        self.space.round(&mut point);
         if !search.constraints.is_empty() {
             let key = Key::new(search.seed, Purpose::Sweep, 0, STREAM);
             let values = self.space.values(search, key, &point);

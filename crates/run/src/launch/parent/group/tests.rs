@@ -193,7 +193,7 @@ fn waiting_ranks_are_told_once_to_give_up_and_killed_a_moment_later() {
     let (_, stall) = stalled(StallKind::NoProgress);
     assert_eq!(group.step(at(0), stall.clone()), [Action::GiveUp]);
     assert_eq!(group.step(at(1), stall), []);
-    assert_eq!(group.step(SETTLE_TIME, Event::Tick), [Action::Kill]);
+    assert_eq!(group.step(GRACE_PERIOD, Event::Tick), [Action::Kill]);
 }
 
 #[test]
@@ -259,9 +259,9 @@ fn a_preempted_run_can_still_be_interrupted() {
 fn a_process_that_cannot_be_killed_does_not_block_the_parent_for_ever() {
     let mut group = Group::new([100, 101]);
     group.step(at(0), killed(0));
-    assert_eq!(group.step(SETTLE_TIME, Event::Tick), [Action::Kill]);
+    assert_eq!(group.step(GRACE_PERIOD, Event::Tick), [Action::Kill]);
     assert!(!group.is_over(KILL_TIMEOUT));
-    assert!(group.is_over(SETTLE_TIME + KILL_TIMEOUT));
+    assert!(group.is_over(GRACE_PERIOD + KILL_TIMEOUT));
     assert_eq!(judge(&group), Verdict::Fault(Rank(0), Fault::Signal(9)));
 }
 
@@ -314,8 +314,8 @@ proptest! {
         prop_assert!(kills <= 1);
         // A failing group is over soon, whatever its processes do.
         if group.is_failing() {
-            group.step(at(now) + SETTLE_TIME, Event::Tick);
-            prop_assert!(group.is_over(at(now) + SETTLE_TIME + KILL_TIMEOUT));
+            group.step(at(now) + GRACE_PERIOD, Event::Tick);
+            prop_assert!(group.is_over(at(now) + GRACE_PERIOD + KILL_TIMEOUT));
             let faulty = group.members.iter().any(|member| member.fault().is_some());
             prop_assert_eq!(matches!(judge(&group), Verdict::Ended(_)), group.is_abandoned || !faulty);
         }
