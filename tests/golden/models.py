@@ -78,15 +78,24 @@ def case(model, shape, gradients):
     }
 
 
-VIT = ["vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224"]
+VIT = ["vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224", "vit_large_patch16_224"]
 TORCHVISION = [
-    "resnet101", "resnet152", "resnext50_32x4d", "convnext_tiny", "convnext_small", "convnext_base",
-    "mobilenet_v3_small", "mobilenet_v3_large", "efficientnet_b0",
+    "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2",
+    "wide_resnet101_2", "convnext_tiny", "convnext_small", "convnext_base", "convnext_large", "mobilenet_v2",
+    "mobilenet_v3_small", "mobilenet_v3_large", *(f"efficientnet_b{i}" for i in range(8)), "efficientnet_v2_s",
+    "efficientnet_v2_m", "efficientnet_v2_l", "densenet121", "densenet161", "densenet169", "densenet201",
+    *(f"vgg{n}{norms}" for n in (11, 13, 16, 19) for norms in ("", "_bn")),
+]
+REGNET = [
+    f"regnet_{kind}_{size}" for kind in "yx" for size in ("400mf", "800mf", "1_6gf", "3_2gf", "8gf", "16gf", "32gf")
 ]
 SMALL = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
 
-counts = {name.split("_patch")[0]: parameters(timm.create_model(name)) for name in VIT}
-counts |= {name: parameters(getattr(models, name)()) for name in TORCHVISION}
+# Without memory for their weights.
+with torch.device("meta"):
+    counts = {name.split("_patch")[0]: parameters(timm.create_model(name)) for name in VIT}
+    counts |= {name: parameters(getattr(models, name)()) for name in TORCHVISION}
+counts |= {name: parameters(getattr(models, name)()) for name in REGNET}
 counts |= {name: parameters(PaddedResNet(blocks)) for name, blocks in SMALL.items()}
 IMAGES = (4, 3, 64, 64)
 
@@ -102,7 +111,9 @@ def size(model, shape):
 sizes = {name.split("_patch")[0]: size(timm.create_model(name, img_size=32, num_classes=10), (2, 3, 32, 32))
          for name in VIT[1:]}
 sizes |= {name: size(getattr(models, name)(num_classes=10), (2, 3, 32, 32))
-          for name in ["resnet101", "resnet152", "convnext_small", "convnext_base"]}
+          for name in ["resnet101", "resnet152", "convnext_small", "convnext_base", "resnext101_32x8d", "wide_resnet50_2",
+                       "efficientnet_b1", "efficientnet_b5", "efficientnet_v2_m", "densenet161", "regnet_y_3_2gf",
+                       "regnet_x_8gf", "vgg13"]}
 sizes |= {name: size(PaddedResNet(blocks), (2, 3, 16, 16)) for name, blocks in SMALL.items() if name != "resnet20"}
 
 write({
@@ -135,6 +146,46 @@ write({
     "resnext50_32x4d": case(
         models.resnext50_32x4d(num_classes=10), IMAGES,
         ["conv1.weight", "layer1.0.conv2.weight", "layer4.2.bn3.weight", "fc.weight"],
+    ),
+    "efficientnet_v2_s": case(
+        models.efficientnet_v2_s(num_classes=10, dropout=0.0, stochastic_depth_prob=0.0), IMAGES,
+        ["features.0.0.weight", "features.1.0.block.0.0.weight", "features.2.0.block.1.0.weight",
+         "features.4.1.block.2.fc2.bias", "features.7.1.bias", "classifier.1.weight"],
+    ),
+    "mobilenet_v2": case(
+        models.mobilenet_v2(num_classes=10, dropout=0.0), IMAGES,
+        ["features.0.0.weight", "features.1.conv.1.weight", "features.2.conv.3.bias", "features.9.conv.1.0.weight",
+         "features.18.1.weight", "classifier.1.weight"],
+    ),
+    "regnet_y_400mf": case(
+        models.regnet_y_400mf(num_classes=10), IMAGES,
+        ["stem.0.weight", "trunk_output.block1.block1-0.proj.0.weight", "trunk_output.block2.block2-1.f.b.0.weight",
+         "trunk_output.block3.block3-5.f.se.fc1.weight", "trunk_output.block4.block4-0.f.se.fc2.bias",
+         "trunk_output.block4.block4-5.f.c.1.weight", "fc.weight"],
+    ),
+    "regnet_x_400mf": case(
+        models.regnet_x_400mf(num_classes=10), IMAGES,
+        ["stem.1.bias", "trunk_output.block2.block2-0.f.a.0.weight", "trunk_output.block4.block4-11.f.c.0.weight",
+         "fc.bias"],
+    ),
+    "densenet121": case(
+        models.densenet121(num_classes=10), IMAGES,
+        ["features.conv0.weight", "features.denseblock1.denselayer6.conv2.weight", "features.transition1.conv.weight",
+         "features.denseblock3.denselayer24.norm1.bias", "features.denseblock4.denselayer16.conv1.weight",
+         "features.norm5.weight", "classifier.weight"],
+    ),
+    "vgg11": case(
+        models.vgg11(num_classes=10, dropout=0.0), (2, 3, 64, 64),
+        ["features.0.weight", "features.18.bias", "classifier.0.weight", "classifier.3.bias", "classifier.6.weight"],
+    ),
+    "vgg11_bn": case(
+        models.vgg11_bn(num_classes=10, dropout=0.0), (2, 3, 64, 64),
+        ["features.0.weight", "features.1.weight", "features.26.bias", "classifier.0.bias", "classifier.6.weight"],
+    ),
+    "dinov2": case(
+        timm.create_model("vit_small_patch14_reg4_dinov2", img_size=(28, 42), num_classes=10), (3, 3, 28, 42),
+        ["cls_token", "reg_token", "pos_embed", "blocks.0.ls1.gamma", "blocks.11.ls2.gamma", "blocks.3.attn.qkv.weight",
+         "norm.weight", "head.weight"],
     ),
     "resnet20": case(
         PaddedResNet(3), (4, 3, 32, 32),

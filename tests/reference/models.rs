@@ -340,6 +340,36 @@ fn mobilenet_v3_equals_torchvision() {
 #[test]
 fn efficientnet_equals_torchvision() {
     check_model("efficientnet_b0", &json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
+    check_model("efficientnet_v2_s", &json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
+}
+
+#[test]
+fn mobilenet_v2_equals_torchvision() {
+    check_model("mobilenet_v2", &json!({}), PHOTOS, 5e-3);
+}
+
+#[test]
+fn regnet_equals_torchvision() {
+    check_model("regnet_y_400mf", &json!({}), PHOTOS, 1e-2);
+    check_model("regnet_x_400mf", &json!({}), PHOTOS, 1e-2);
+}
+
+#[test]
+fn densenet_equals_torchvision() {
+    check_model("densenet121", &json!({}), PHOTOS, 1e-2);
+}
+
+#[test]
+fn vgg_equals_torchvision() {
+    check_model("vgg11", &json!({ "dropout": 0.0 }), [2, 3, 64, 64], 1e-3);
+    check_model("vgg11_bn", &json!({ "dropout": 0.0 }), [2, 3, 64, 64], 1e-2);
+}
+
+#[test]
+fn vit_with_registers_and_scales_equals_timms_dinov2() {
+    let golden = &models()["dinov2"];
+    let options = json!({ "patch_size": 14, "registers": 4, "layer_scale": 1e-5 });
+    check_beside(golden, ("vit_small", &options), [3, 3, 28, 42], 1e-3);
 }
 
 /// The rectifiers of ResNeXt-50 normalised over 16 values open and close by rounding, as those of

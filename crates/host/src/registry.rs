@@ -44,13 +44,15 @@ pub struct Registry<F: Family> {
     is_sealed: bool,
     /// Names that a kind had already.
     taken: Vec<&'static str>,
+    /// Names under which a kind was added again.
+    variants: Vec<&'static str>,
 }
 
 impl<F: Family> Clone for Registry<F> {
     fn clone(&self) -> Self {
         let is_sealed = self.is_sealed;
-        let taken = self.taken.clone();
-        Self { kinds: self.kinds.clone(), is_sealed, taken }
+        let (taken, variants) = (self.taken.clone(), self.variants.clone());
+        Self { kinds: self.kinds.clone(), is_sealed, taken, variants }
     }
 }
 
@@ -72,7 +74,7 @@ impl<F: Family> fmt::Debug for Registry<F> {
 impl<F: Family> Registry<F> {
     /// A family without kinds.
     pub fn empty() -> Self {
-        Self { kinds: Vec::new(), is_sealed: false, taken: Vec::new() }
+        Self { kinds: Vec::new(), is_sealed: false, taken: Vec::new(), variants: Vec::new() }
     }
 
     /// The family as ddprun has it: from now on no name can be given to another kind.
@@ -107,6 +109,7 @@ impl<F: Family> Registry<F> {
             change(&mut kind);
             Ok(F::boxed(kind))
         };
+        self.variants.push(name);
         self.insert(spec, Arc::new(build));
     }
 
@@ -140,6 +143,11 @@ impl<F: Family> Registry<F> {
     /// Names of all kinds, in the order of their registration.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
         self.kinds.iter().map(|(spec, _)| spec.name)
+    }
+
+    /// True if `name` is a variant of another kind ([`Registry::add_variant`]).
+    pub fn is_variant(&self, name: &str) -> bool {
+        self.variants.contains(&name)
     }
 
     /// The kind `name` with those of `options` that it has too.

@@ -34,7 +34,7 @@ const EPS: f64 = 1e-6;
 pub struct ConvNextConfig {
     /// stochastic depth: the probability that a sample skips the last block; it grows from 0 in the
     /// first. Default: torchvision's, 0.1 for `convnext_tiny`, 0.4 for `convnext_small`, 0.5 for
-    /// `convnext_base`.
+    /// the larger ones.
     #[schemars(with = "f64", range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub stochastic_depth_prob: Option<f64>,
     /// initial value of the per-channel scale of a block.
@@ -90,7 +90,10 @@ pub(super) fn register(models: &mut Models) {
         models.add_variant(size.name, about, move |net: &mut ConvNextConfig| net.size = size);
     };
     add("The same of 36 blocks, 50 million.", small);
+    let large =
+        ConvNextSize { name: "convnext_large", width: 192, blocks, stochastic_depth_prob: 0.5 };
     add("The same of 36 blocks of more channels, 89 million.", base);
+    add("The same of 36 blocks of twice as many channels as the small one, 198 million.", large);
 }
 
 impl Architecture for ConvNextConfig {

@@ -1,91 +1,30 @@
-//! Inverted residual blocks as torchvision writes them for `MobileNetV3` and `EfficientNet`: 1x1 to
-//! more channels, depthwise, squeeze and excitation, 1x1 to few channels.
+//! Inverted residual blocks as torchvision writes them for `MobileNetV2`, `MobileNetV3` and
+//! `EfficientNet` (a convolution to more channels, one within each channel, squeeze and excitation,
+//! and one to few channels), and networks of them.
 //!
 //! Keys: `block.{i}.{0,1}` of convolutions and their norms, `block.{i}.{fc1,fc2}` of squeeze and
-//! excitation. timm's names load as well.
+//! excitation; in `MobileNetV2` `conv.{i}.{0,1}`, and the last convolution and its norm are
+//! `conv.{n}` and `conv.{n+1}`. timm's names load as well.
+
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
+use super::Model;
+use super::conv_norm::{ConvNorm, ConvSizes, Norms, Squeeze, SqueezeExcitation};
 use super::names::Library;
-use crate::nn::{
-    self, BatchNorm2d, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, Nonlinearity,
-};
+use crate::nn::{self, Builder, DropPath, Dropout, ForwardContext, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
-use crate::ops::{self, Activation, Window};
+use crate::ops;
 
 const TIMM: &str = Library::Timm.words();
-
-/// Options of all norms of a network.
-#[derive(Clone, Copy)]
-pub(super) struct Norms {
-    pub(super) eps: f64,
-    pub(super) momentum: f64,
-}
-
-/// A convolution that keeps the size but for its stride, a norm, and an activation.
-pub(super) struct ConvNorm {
-    conv: Conv2d,
-    norm: BatchNorm2d,
-    activation: Option<Nonlinearity>,
-}
-
-impl ConvNorm {
-    /// [`ConvNorm::forward`] in a graph of ONNX.
-    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let y = self.conv.onnx(graph, x, [0; 2])?;
-        let y = self.norm.onnx(graph, &y, Activation::Identity)?;
-        Ok(self.activation.map_or(y.clone(), |activation| activation.onnx(graph, &y)))
-    }
-}
-
-/// Sizes of a [`ConvNorm`].
-#[derive(Clone, Copy)]
-pub(super) struct ConvSizes {
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) kernel: usize,
-    pub(super) stride: usize,
-    pub(super) groups: usize,
-}
-
-impl ConvNorm {
-    /// Registers `0`, the convolution, and `1`, its norm. Sets `size` to that of the output.
-    pub(super) fn new(
-        builder: &Builder,
-        sizes: ConvSizes,
-        size: &mut [usize; 2],
-        norms: Norms,
-        activation: Option<Nonlinearity>,
-    ) -> Result<Self> {
-        let ConvSizes { inputs, outputs, kernel, stride, groups } = sizes;
-        *size = size.map(|length| length.div_ceil(stride));
-        let window = Window { stride, padding: kernel / 2 };
-        let shape = ConvShape { inputs, outputs, kernel, window, groups };
-        let init = Init::he_fan_out(&shape.weight());
-        let conv = Conv2d::without_bias(&builder.pp(0), shape, init)?;
-        let norm = BatchNorm2d::new(&builder.pp(1), outputs, size.iter().product(), 1.0)?;
-        Ok(Self { conv, norm: norm.with_options(norms.eps, norms.momentum), activation })
-    }
-
-    pub(super) fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        match self.activation {
-            Some(Nonlinearity::Relu) => {
-                self.norm.after(&self.conv, x, None, Activation::Relu, pass)
-            }
-            None => self.norm.after(&self.conv, x, None, Activation::Identity, pass),
-            Some(activation) => {
-                let y = self.norm.after(&self.conv, x, None, Activation::Identity, pass)?;
-                activation.forward(&y)
-            }
-        }
-    }
-}
 
 /// Sizes and functions of a block.
 #[derive(Clone, Copy)]
 pub(super) struct BlockOptions {
+    pub(super) family: Family,
     pub(super) inputs: usize,
-    /// Channels of the depthwise convolution.
+    /// Channels between the first and the last convolution.
     pub(super) expanded: usize,
     pub(super) outputs: usize,
     pub(super) kernel: usize,
@@ -96,20 +35,23 @@ pub(super) struct BlockOptions {
     pub(super) skipped: f64,
 }
 
-/// Squeeze and excitation (Hu et al., 2018).
-#[derive(Clone, Copy)]
-pub(super) struct Squeeze {
-    pub(super) channels: usize,
-    pub(super) activation: Nonlinearity,
-    pub(super) gate: Nonlinearity,
+/// Order and names of the convolutions of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    /// 1x1, depthwise, 1x1 under `conv`, as in `MobileNetV2`.
+    Flat,
+    /// The same under `block`, with squeeze and excitation before the last.
+    Nested,
+    /// One convolution to more channels, and 1x1 to few: `FusedMBConv` of `EfficientNetV2`. A block
+    /// that does not widen is the first alone.
+    Fused,
 }
 
 /// x + project(gate(depthwise(expand(x)))); x is not added where the shape changes.
 pub(super) struct InvertedResidual {
-    expand: Option<ConvNorm>,
-    depthwise: ConvNorm,
+    layers: Vec<ConvNorm>,
     squeeze: Option<SqueezeExcitation>,
-    project: ConvNorm,
+    project: Option<ConvNorm>,
     /// `None` = x is not added.
     drop_path: Option<DropPath>,
 }
@@ -122,19 +64,30 @@ impl BlockOptions {
         } else {
             &[["conv_pw", "bn1"], ["conv_dw", "bn2"], ["conv_pwl", "bn3"]]
         };
-        let block = builder.pp("block");
+        let block = builder.pp(self.family.module());
         let last = convs.len() - 1;
         let squeeze = usize::from(self.squeeze.is_some());
         for (i, names) in convs.iter().enumerate() {
             let index = if i == last { i + squeeze } else { i };
             for (part, name) in names.iter().enumerate() {
-                block.pp(index).also_called(TIMM, &part.to_string(), format!("{other}.{name}"));
+                let is_flat = self.family == Family::Flat && i == last;
+                let own = if is_flat { format!("{}", i + part) } else { format!("{index}.{part}") };
+                block.also_called(TIMM, &own, format!("{other}.{name}"));
             }
         }
         if self.squeeze.is_some() {
             for (own, name) in [("fc1", "conv_reduce"), ("fc2", "conv_expand")] {
                 block.pp(last).also_called(TIMM, own, format!("{other}.se.{name}"));
             }
+        }
+    }
+}
+
+impl Family {
+    fn module(self) -> &'static str {
+        match self {
+            Self::Flat => "conv",
+            Self::Nested | Self::Fused => "block",
         }
     }
 }
@@ -147,44 +100,60 @@ impl InvertedResidual {
         size: &mut [usize; 2],
         norms: Norms,
     ) -> Result<Self> {
-        let BlockOptions { inputs, expanded, outputs, kernel, stride, activation, .. } = options;
-        let block = builder.pp("block");
-        let mut index = 0..;
-        let mut next = || block.pp(index.next().unwrap_or_default());
-        let pointwise =
-            |inputs, outputs| ConvSizes { inputs, outputs, kernel: 1, stride: 1, groups: 1 };
-        let widen = pointwise(inputs, expanded);
-        let narrow = pointwise(expanded, outputs);
-        let depthwise =
-            ConvSizes { inputs: expanded, outputs: expanded, kernel, stride, groups: expanded };
-        let expand = (expanded != inputs)
-            .then(|| ConvNorm::new(&next(), widen, size, norms, Some(activation)))
+        let BlockOptions { family, inputs, expanded, outputs, kernel, stride, .. } = options;
+        let block = builder.pp(family.module());
+        let activation = Some(options.activation);
+        let mut layers = Vec::new();
+        let mut index = 0;
+        let mut layer = |sizes: ConvSizes, size: &mut [usize; 2]| -> Result<()> {
+            layers.push(ConvNorm::new(&block.pp(index), sizes, size, norms, activation)?);
+            index += 1;
+            Ok(())
+        };
+        let widens = expanded != inputs;
+        if family == Family::Fused {
+            let outputs = if widens { expanded } else { outputs };
+            layer(ConvSizes { inputs, outputs, kernel, stride, groups: 1 }, size)?;
+        } else {
+            if widens {
+                layer(ConvSizes::pointwise(inputs, expanded), size)?;
+            }
+            let groups = expanded;
+            let sizes = ConvSizes { inputs: expanded, outputs: expanded, kernel, stride, groups };
+            layer(sizes, size)?;
+        }
+        let squeeze = options
+            .squeeze
+            .map(|squeeze| SqueezeExcitation::new(&block.pp(index), expanded, squeeze))
             .transpose()?;
+        index += usize::from(squeeze.is_some());
+        let narrow = ConvSizes::pointwise(expanded, outputs);
+        let project = match family {
+            Family::Fused if !widens => None,
+            Family::Flat => {
+                let names = [&block.pp(index), &block.pp(index + 1)];
+                Some(ConvNorm::named(names, narrow, size, norms, None)?)
+            }
+            _ => Some(ConvNorm::new(&block.pp(index), narrow, size, norms, None)?),
+        };
         let adds = stride == 1 && inputs == outputs;
-        Ok(Self {
-            expand,
-            depthwise: ConvNorm::new(&next(), depthwise, size, norms, Some(activation))?,
-            squeeze: options
-                .squeeze
-                .map(|squeeze| SqueezeExcitation::new(&next(), expanded, squeeze))
-                .transpose()?,
-            project: ConvNorm::new(&next(), narrow, size, norms, None)?,
-            drop_path: adds
-                .then(|| DropPath::new(&builder.pp("stochastic_depth"), options.skipped)),
-        })
+        let drop_path =
+            adds.then(|| DropPath::new(&builder.pp("stochastic_depth"), options.skipped));
+        Ok(Self { layers, squeeze, project, drop_path })
     }
 
     /// The forward pass in a graph of ONNX.
     pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let mut y = x.clone();
-        if let Some(expand) = &self.expand {
-            y = expand.onnx(graph, &y)?;
+        for layer in &self.layers {
+            y = layer.onnx(graph, &y)?;
         }
-        y = self.depthwise.onnx(graph, &y)?;
         if let Some(squeeze) = &self.squeeze {
             y = squeeze.onnx(graph, &y)?;
         }
-        let y = self.project.onnx(graph, &y)?;
+        if let Some(project) = &self.project {
+            y = project.onnx(graph, &y)?;
+        }
         Ok(if self.drop_path.is_some() { graph.add(x, &y) } else { y })
     }
 }
@@ -192,14 +161,15 @@ impl InvertedResidual {
 impl nn::Block for InvertedResidual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let mut y = x.clone();
-        if let Some(expand) = &self.expand {
-            y = expand.forward(&y, pass)?;
+        for layer in &self.layers {
+            y = layer.forward(&y, pass)?;
         }
-        y = self.depthwise.forward(&y, pass)?;
         if let Some(squeeze) = &self.squeeze {
             y = squeeze.forward(&y, pass)?;
         }
-        let y = self.project.forward(&y, pass)?;
+        if let Some(project) = &self.project {
+            y = project.forward(&y, pass)?;
+        }
         match &self.drop_path {
             Some(drop_path) => ops::add(x, &drop_path.forward(&y, pass)?),
             None => Ok(y),
@@ -207,37 +177,31 @@ impl nn::Block for InvertedResidual {
     }
 }
 
-/// Each channel times a gate that follows from the means of all channels.
-struct SqueezeExcitation {
-    fc1: Conv2d,
-    fc2: Conv2d,
-    options: Squeeze,
+/// Images (n, c, h, w) -> a convolution, blocks, a convolution, means, dropout and a linear layer.
+pub(super) struct InvertedResidualNet {
+    pub(super) first: ConvNorm,
+    pub(super) blocks: Vec<Arc<InvertedResidual>>,
+    pub(super) last: ConvNorm,
+    pub(super) dropout: Dropout,
+    pub(super) head: Linear,
 }
 
-impl SqueezeExcitation {
-    fn new(builder: &Builder, channels: usize, options: Squeeze) -> Result<Self> {
-        let conv = |name: &str, inputs, outputs| {
-            let window = Window { stride: 1, padding: 0 };
-            let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
-            let init = Init::he_fan_out(&shape.weight());
-            Conv2d::with_inits(&builder.pp(name), shape, init, Init::Constant(0.0))
-        };
-        let fc1 = conv("fc1", channels, options.channels)?;
-        Ok(Self { fc1, fc2: conv("fc2", options.channels, channels)?, options })
+impl Model for InvertedResidualNet {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        ops::chain(input, |x| {
+            let x = self.first.forward(&ops::nchw_to_nhwc(x)?, pass)?;
+            let x = self.blocks.iter().try_fold(x, |x, block| nn::run_block(block, &x, pass))?;
+            let x = ops::global_average_pool(&self.last.forward(&x, pass)?)?;
+            self.head.forward(&self.dropout.forward(&x, pass)?, pass)
+        })
     }
 
-    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let means = self.fc1.forward(&ops::mean_pixel(x)?, pass)?;
-        let gate = self.fc2.forward(&self.options.activation.forward(&means)?, pass)?;
-        ops::gated(x, &self.options.gate.forward(&gate)?)
-    }
-
-    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let means = graph.mean_pixel(x);
-        let means = self.fc1.onnx(graph, &means, [0; 2])?;
-        let means = self.options.activation.onnx(graph, &means);
-        let gate = self.fc2.onnx(graph, &means, [0; 2])?;
-        let gate = self.options.gate.onnx(graph, &gate);
-        Ok(graph.gated(x, &gate))
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let x = self.first.onnx(graph, &x)?;
+        let x = self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
+        let x = self.last.onnx(graph, &x)?;
+        let x = graph.global_average_pool(&x);
+        self.head.onnx(graph, &x)
     }
 }

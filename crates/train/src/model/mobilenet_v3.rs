@@ -13,10 +13,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
+use super::conv_norm::{ConvNorm, ConvSizes, Norms, Squeeze, divisible};
 use super::hub::timm;
-use super::inverted_residual::{
-    BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
-};
+use super::inverted_residual::{BlockOptions, Family, InvertedResidual};
 use super::names::{Library, Naming};
 use super::pretrained::PretrainedError;
 use super::{Architecture, Head, InferredOptions, Model, Models};
@@ -126,12 +125,14 @@ impl Row {
     fn options(&self, inputs: usize) -> BlockOptions {
         let &Self(kernel, expanded, outputs, squeezes, is_hard, stride) = self;
         let squeeze = squeezes.then(|| Squeeze {
-            channels: divisible(expanded / 4),
+            channels: divisible((expanded / 4) as f64),
             activation: Nonlinearity::Relu,
             gate: Nonlinearity::Hardsigmoid,
+            zero_bias: true,
         });
         let activation = if is_hard { Nonlinearity::Hardswish } else { Nonlinearity::Relu };
         BlockOptions {
+            family: Family::Nested,
             inputs,
             expanded,
             outputs,
@@ -142,12 +143,6 @@ impl Row {
             skipped: 0.0,
         }
     }
-}
-
-/// A multiple of 8 near n, not more than a tenth below it.
-fn divisible(n: usize) -> usize {
-    let near = ((n + 4) / 8 * 8).max(8);
-    if near * 10 < n * 9 { near + 8 } else { near }
 }
 
 impl Architecture for MobileNetV3Config {
@@ -171,7 +166,7 @@ impl Architecture for MobileNetV3Config {
             blocks.push(Arc::new(block));
             inputs = row.2;
         }
-        let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
+        let last = ConvSizes::pointwise(inputs, 6 * inputs);
         let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, norms, hard)?;
         if self.norm_eps <= MAX_TIMM_EPS {
             self.register_timm_names(builder, rows, hidden);

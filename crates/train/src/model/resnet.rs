@@ -1,7 +1,7 @@
 //! Residual networks (He et al., 2016), with torchvision's keys, initialisation and "v1.5" strides.
 //!
-//! - `resnet18`, `resnet34`, `resnet50`, `resnet101`, `resnet152`, `resnext50_32x4d`:
-//!   torchvision's; `stem = "cifar"` begins with a 3x3 convolution of stride 1 and no pooling.
+//! - `resnet18` to `resnet152`, `resnext*` and `wide_resnet*`: torchvision's; `stem = "cifar"` begins
+//!   with a 3x3 convolution of stride 1 and no pooling.
 //! - `resnet8`, `resnet20`, `resnet32`, `resnet44`, `resnet56`: He et al. section 4.2, three stages
 //!   of 16, 32 and 64 channels for 32x32 images. Always the 3x3 stem.
 //! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"`
@@ -175,13 +175,26 @@ pub(super) fn register(models: &mut Models) {
     let resnet50 = deep("resnet50", &[3, 4, 6, 3], Block::Bottleneck);
     add(models, about, resnet50);
     let about = "torchvision's residual network of 101 layers, in bottlenecks.";
-    add(models, about, deep("resnet101", &[3, 4, 23, 3], Block::Bottleneck));
+    let resnet101 = deep("resnet101", &[3, 4, 23, 3], Block::Bottleneck);
+    add(models, about, resnet101);
     let about = "torchvision's residual network of 152 layers, in bottlenecks.";
     add(models, about, deep("resnet152", &[3, 8, 36, 3], Block::Bottleneck));
     let about =
         "torchvision's ResNeXt of 50 layers, in bottlenecks of 32 groups (Xie et al. 2017).";
     let name = "resnext50_32x4d";
     add(models, about, Variant { name, groups: 32, width_per_group: 4, ..resnet50 });
+    let about = "The same of 101 layers, with groups of 8 channels.";
+    let name = "resnext101_32x8d";
+    add(models, about, Variant { name, groups: 32, width_per_group: 8, ..resnet101 });
+    let about = "The same of 101 layers, with 64 groups of 4 channels.";
+    let name = "resnext101_64x4d";
+    add(models, about, Variant { name, groups: 64, width_per_group: 4, ..resnet101 });
+    let about = "torchvision's `resnet50` whose 3x3 convolutions have twice the channels (Zagoruyko \
+                 and Komodakis 2016).";
+    let name = "wide_resnet50_2";
+    add(models, about, Variant { name, width_per_group: 128, ..resnet50 });
+    let name = "wide_resnet101_2";
+    add(models, "The same of 101 layers.", Variant { name, width_per_group: 128, ..resnet101 });
 }
 
 fn add(models: &mut Models, about: &str, variant: Variant) {

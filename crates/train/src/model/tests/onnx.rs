@@ -23,8 +23,19 @@ use crate::plan::{Flow, ModelPlan};
 
 use onnxruntime::{compare, dims, write};
 
-/// More of the same layers as another one that is tried.
-const LARGER: [&str; 8] = [
+/// Sizes of another model that have layers of their own.
+const OTHER_LAYERS: [&str; 7] = [
+    "resnet8",
+    "resnet20",
+    "resnext50_32x4d",
+    "mobilenet_v3_large",
+    "efficientnet_v2_s",
+    "regnet_x_400mf",
+    "gru",
+];
+
+/// Large models, or more of the same layers as another one that is tried.
+const LARGER: [&str; 11] = [
     "resnet34",
     "resnet101",
     "resnet152",
@@ -33,6 +44,9 @@ const LARGER: [&str; 8] = [
     "convnext_base",
     "vit_small",
     "vit_base",
+    "densenet161",
+    "vgg11",
+    "vgg11_bn",
 ];
 
 /// Parts of a state dict that evaluation does not use.
@@ -47,19 +61,24 @@ fn unused(name: &str) -> &'static [&'static str] {
 #[test]
 fn registered_models_answer_the_same_in_onnxruntime() {
     let (folder, models) = (tempfile::tempdir().unwrap(), Models::default());
-    let skips = |name: &str| name == "graph" || LARGER.contains(&name);
-    let cases: Vec<Json> = models
+    let is_size = |name: &str| models.is_variant(name) && !OTHER_LAYERS.contains(&name);
+    let skips = |name: &str| name == "graph" || LARGER.contains(&name) || is_size(name);
+    let mut cases: Vec<Json> = models
         .names()
         .filter(|name| !skips(name))
         .map(|name| {
             write(folder.path(), &format!("{name}.onnx"), &small(name), &models, unused(name))
         })
         .collect();
+    let mut backbone = small("vit_tiny");
+    backbone.kind.set("registers", 4);
+    backbone.kind.set("layer_scale", 1e-5);
+    cases.push(write(folder.path(), "registers.onnx", &backbone, &models, &[]));
     compare(folder.path(), &cases);
 }
 
 #[test]
-#[ignore = "a minute: more of the same layers, up to 88 million weights"]
+#[ignore = "minutes: up to 133 million weights"]
 fn larger_models_answer_the_same_in_onnxruntime() {
     let models = Models::default();
     for name in LARGER {
