@@ -75,6 +75,7 @@ mod tables;
 mod tensorboard;
 mod wandb;
 mod watched;
+mod webdataset;
 mod weights;
 mod words;
 
