@@ -51,6 +51,7 @@ mod mpi;
 mod network;
 mod oom;
 mod outputs;
+mod packaging;
 mod pages;
 mod pairs;
 mod policies;
