@@ -178,8 +178,8 @@ gpu-pack:
 gpu *stages: gpu-pack
     target/gpu/run.sh {{stages}}
 
-# The packages, below target/package: a wheel for pip, and an archive for `cargo binstall` and containers. Arguments go to
-# maturin: `just package --zig --compatibility manylinux_2_28`, `just package --features cuda` (docs/install.md).
+# The packages, below target/package: a wheel for pip, an archive for `cargo binstall`, Homebrew and containers, and a list of
+# all crates in them (CycloneDX). Arguments go to maturin: `just package --zig --compatibility manylinux_2_28`, `just package --features cuda` (docs/install.md).
 [group('package')]
 package *args:
     #!/usr/bin/env bash
@@ -204,7 +204,8 @@ package *args:
     cp -r "$share" README.md CHANGELOG.md LICENSE-* "$out/$name/"
     tar -C "$out" -czf "$out/$name.tar.gz" "$name"
     rm -r "${out:?}/$name"
-    (cd "$out" && sha256sum ./*.whl ./*.tar.gz | tee SHA256SUMS)
+    python3 -c 'import sys, zipfile as z; w = z.ZipFile(sys.argv[1]); sys.stdout.buffer.write(w.read(next(n for n in w.namelist() if n.endswith("sboms/ddprun.cyclonedx.json"))))' "$out"/*.whl > "$out/$name.cyclonedx.json"
+    (cd "$out" && sha256sum ./*.whl ./*.tar.gz ./*.json | tee SHA256SUMS)
     ls -lh "$out"
 
 # Whether each crate could be published: complete metadata, and a package that builds by itself.

@@ -32,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("image", image),
     ("npz", npz),
     ("parquet", parquet),
+    ("tar", tar),
     #[cfg(feature = "speech")]
     ("audio", audio),
 ];
@@ -182,6 +183,20 @@ fn parquet(bytes: &[u8]) {
         drop(trajectories(&path));
         match fuzz_readers::image_shard(&path) {
             Ok(images) => assert!(images <= 64 * 64 * bytes.len() as u64),
+            Err(refusal) => assert!(!refusal.is_empty()),
+        }
+    }
+}
+
+/// A shard of images with classes.
+///
+/// # Panics
+///
+/// A refusal is empty, or images lie outside of the file.
+fn tar(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes) {
+        match fuzz_readers::tar_shard(&path) {
+            Ok(images) => assert!(images <= bytes.len() as u64),
             Err(refusal) => assert!(!refusal.is_empty()),
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::data::{HfDataset, ImageShards, has_more_than_8_bits};
+use crate::data::{HfDataset, ImageShards, TarShards, WebDataset, has_more_than_8_bits};
 use crate::init::entries::Entries;
 use crate::init::names::{self, ending, files, folders, name, named};
 use crate::init::parts::{self, Parts, part_of};
@@ -20,7 +20,8 @@ use crate::user_error::ErrorPage;
 const KNOWN: &str = "give a folder of class folders with images or recordings, a folder with \
                      `train` and `val` (class folders, or csv, jsonl, bin or npy files), MNIST's \
                      idx files, a csv file, a manifest of NeMo, instructions or conversations in \
-                     JSON, a text, an npz or parquet file, or the folder of a LeRobot data set";
+                     JSON, a text, an npz or parquet file, the folder of a LeRobot data set, or one \
+                     with tar shards";
 
 /// Recognises the data set in the file or folder at `at`.
 ///
@@ -86,6 +87,11 @@ fn folder(given: &Path, request: InitRequest<'_>) -> Result<RecognisedData, Erro
         return Ok(speech::folder(at));
     }
     let usable: Vec<&PathBuf> = files.iter().filter(|file| is_known(file)).collect();
+    if usable.is_empty()
+        && let Some(shards) = WebDataset::recognise(at)?
+    {
+        return Ok(tar_shards(shards));
+    }
     match usable[..] {
         [only] => file(only, request),
         [] if !images::below(at).is_empty() => {
@@ -127,6 +133,26 @@ fn image_shards(shards: ImageShards) -> RecognisedData {
     notes.extend(left_out.map(|(split, why)| ("left out", format!("`{split}`: {why}"))));
     let task = Task::ImageTable { answer: ImageAnswer::Class, side };
     RecognisedData::new("hf_dataset", &options, task).noting(notes)
+}
+
+/// Tar files of images and classes.
+fn tar_shards(shards: TarShards) -> RecognisedData {
+    let TarShards { data, side } = shards;
+    let mut options = vec![("train_shards", path(&data.train_shards))];
+    let mut notes = vec![];
+    if let Some(val) = data.val_shards {
+        notes.push(("validate on", format!("`{}`", val.display())));
+        options.push(("val_shards", path(&val)));
+    } else {
+        notes.push(("validate on", held_back("images")));
+        options.push(("val_fraction", VAL_FRACTION.into()));
+    }
+    if let Some(test) = data.test_shards {
+        notes.push(("test on", format!("`{}`, once, at the end", test.display())));
+        options.push(("test_shards", path(&test)));
+    }
+    let task = Task::ImageTable { answer: ImageAnswer::Class, side };
+    RecognisedData::new("webdataset", &options, task).noting(notes)
 }
 
 /// The parts of a folder by the names of its folders. A word among others in a name, as in

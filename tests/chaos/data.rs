@@ -32,7 +32,7 @@ const GPT: (&str, &str) = ("gpt", "d_model = 8\nn_heads = 2\nn_layers = 1");
 const LLAMA: (&str, &str) =
     ("llama", "d_model = 8\nn_heads = 2\nn_kv_heads = 1\nn_layers = 1\nd_ff = 8");
 
-pub(crate) const KINDS: [Kind; 15] = [
+pub(crate) const KINDS: [Kind; 16] = [
     Kind {
         name: "shapes",
         data: "name = \"shapes\"\ndir = \"shapes\"\nclasses = 3\ntrain_per_class = 6\n\
@@ -83,6 +83,22 @@ pub(crate) const KINDS: [Kind; 15] = [
         write: |lab| {
             golden(lab, "hf_dataset/numbers.parquet", "pets/train.parquet");
             golden(lab, "hf_dataset/numbers.parquet", "pets/test.parquet");
+        },
+    },
+    Kind {
+        name: "webdataset",
+        data: "name = \"webdataset\"\ntrain_shards = \"tars/train\"\nval_shards = \"tars/val\"\n\
+               label_field = \"json\"\n\
+               transforms.train = [{ name = \"random_crop\", size = 8, padding = 1 }]\n\
+               transforms.val = [{ name = \"center_crop\", size = 8 }]\n",
+        models: &[MLP],
+        loss: "cross_entropy",
+        is_long: false,
+        input: None,
+        folds: Some(&["~data.val_shards"]),
+        write: |lab| {
+            golden(lab, "webdataset/objects.tar", "tars/train/0.tar");
+            golden(lab, "webdataset/objects.tar", "tars/val/0.tar");
         },
     },
     Kind {

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::docs::copy_of_the_project;
 use crate::harness::lab::Lab;
 use crate::hf_dataset::write_pets;
+use crate::webdataset::write_tars;
 
 /// Writes an experiment for `data` and plans it; the experiment.
 fn written(lab: &Lab, data: &str, file: &str) -> String {
@@ -69,6 +70,25 @@ fn a_folder_of_parquet_files_of_images_gives_an_experiment() {
         assert!(text.contains(word), "{word}:\n{text}");
     }
     lab.run_to(0, &["pets.toml", "train.epochs=1"]);
+}
+
+#[test]
+fn a_folder_of_tar_shards_of_images_gives_an_experiment() {
+    let lab = Lab::new();
+    write_tars(&lab, "tars");
+    let text = written(&lab, "tars", "tars.toml");
+    let words = [
+        "name = \"webdataset\"",
+        "train_shards = \"tars/pets-train-*.tar\"",
+        "val_fraction = 0.2",
+        "test_shards = \"tars/pets-test-*.tar\"",
+        "size = [8, 8]",
+        "classes: 3 (`0`, `1`, `2`)",
+    ];
+    for word in words {
+        assert!(text.contains(word), "{word}:\n{text}");
+    }
+    lab.run_to(0, &["tars.toml", "train.epochs=1"]);
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod mpi;
 mod network;
 mod oom;
 mod outputs;
+mod packaging;
 mod pages;
 mod pairs;
 mod policies;
@@ -75,6 +76,7 @@ mod tables;
 mod tensorboard;
 mod wandb;
 mod watched;
+mod webdataset;
 mod weights;
 mod words;
 

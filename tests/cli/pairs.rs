@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::harness::lab::{Lab, SAVED, children};
 use crate::harness::running::flowing;
 use crate::hf_dataset::write_pets;
+use crate::webdataset::write_tars;
 
 /// A name, its `[data]`, and the loss for which its targets are.
 const DATA: [(&str, &str, &str); 11] = [
@@ -52,7 +53,7 @@ const DATA: [(&str, &str, &str); 11] = [
 ];
 
 /// Kinds whose models are those of another kind above.
-const MORE: [(&str, &str, &str); 4] = [
+const MORE: [(&str, &str, &str); 5] = [
     (
         "chat",
         "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"letters.json\"\n\
@@ -70,6 +71,14 @@ const MORE: [(&str, &str, &str); 4] = [
          transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
          transforms.val = [{ name = \"resize\", size = [32, 32] }]",
         "bce_with_logits",
+    ),
+    (
+        "webdataset",
+        "name = \"webdataset\"\ntrain_shards = \"tars/pets-train-*.tar\"\n\
+         val_shards = \"tars/pets-test-00.tar\"\n\
+         transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
+         transforms.val = [{ name = \"resize\", size = [32, 32] }]",
+        "cross_entropy",
     ),
     (
         "hf_dataset",
@@ -139,6 +148,7 @@ fn lab() -> Lab {
     lab.write("table.jsonl", (0..8).map(line).collect::<String>());
     write_photos(&lab);
     write_pets(&lab, "pets");
+    write_tars(&lab, "tars");
     write_runs(&lab);
     write_speech(&lab);
     lab

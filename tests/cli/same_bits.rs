@@ -22,6 +22,7 @@ use crate::media::{chats, graph, speech};
 use crate::policies::seeing;
 use crate::python_data::{has_python, points};
 use crate::recipes::{batch_norms, forecasts, images, labels, mixed, numbers, speed_run};
+use crate::webdataset::tars;
 use crate::{averaged, tables, watched};
 
 /// Phases that every rank goes through in a step or before the first one.
@@ -357,6 +358,8 @@ same_bits! {
         => graph, [], [ONE], [&[run(&[TWO])]];
     shards_of_images_are_learnt_alike_on_one_rank_and_on_four_and_after_kills
         => pets, [&EACH, &["train.batch_size=2"]], [ONE], CROSSED;
+    tar_shards_are_learnt_alike_on_one_rank_and_on_four_and_after_kills
+        => tars, [&EACH, &["train.batch_size=2"]], [ONE], CROSSED;
     python_code_is_learnt_from_alike_on_one_rank_and_on_four_and_after_kills
         => points, [&EACH, &["train.batch_size=2"]], [ONE, "data.num_workers=0"], CROSSED;
     chats_are_learnt_alike_on_one_rank_and_on_two => chats, [], [ONE], [&[run(&[TWO])]];

@@ -171,6 +171,9 @@ pub enum Error {
         of: &'static str,
         columns: Vec<String>,
     },
+    /// Several fields of a sample in a tar shard may be its image.
+    #[error("sample `{sample}` of `{}` has several images: {}", shown(.path), named(.fields))]
+    ManyFields { path: PathBuf, sample: String, fields: Vec<String> },
     /// A cache cannot be written.
     #[error("{}", .0.with_cause())]
     Cache(#[source] files::Error),
@@ -348,6 +351,7 @@ impl Error {
             | Self::ManyColumns { key, .. }
             | Self::Python { key, .. } => Some(key),
             Self::NoConfig { .. } => Some("data.config_name"),
+            Self::ManyFields { .. } => Some("data.image_field"),
             Self::ManyClasses { are_numbers: true, .. } => Some("loss.name"),
             Self::ManyClasses { .. } => Some("data.target"),
             Self::AnswersCutOff { .. } => Some("data.seq_len"),
@@ -381,6 +385,7 @@ impl UserError for Error {
             | Self::Format { path, .. }
             | Self::NoColumn { path, .. }
             | Self::ManyColumns { path, .. }
+            | Self::ManyFields { path, .. }
             | Self::ManyClasses { path, .. }
             | Self::AnswersCutOff { path, .. }
             | Self::TooMuch { path, .. }
@@ -470,6 +475,7 @@ impl UserError for Error {
             }
             Self::NoConfig { config: None, .. } => "name one with `data.config_name`".to_owned(),
             Self::ManyColumns { key, .. } => format!("name one with `{key}`"),
+            Self::ManyFields { .. } => "name one with `data.image_field`".to_owned(),
             Self::Cache(error) => {
                 error.help_or("choose a folder for it on another disk with `DDPRUN_CACHE`")
             }
@@ -618,7 +624,7 @@ pub fn shown(path: &Path) -> String {
 }
 
 /// Up to ten names in backticks: "`a`, `b` and 3 more"; "none" for no name.
-fn named(names: &[String]) -> String {
+pub(crate) fn named(names: &[String]) -> String {
     const MAX_NAMES: usize = 10;
     if names.is_empty() {
         return "none".to_owned();

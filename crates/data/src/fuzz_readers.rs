@@ -8,9 +8,10 @@ use crate::config::values::SplitRule;
 use crate::images::decode::decode;
 use crate::packed::Packing;
 use crate::plan::Targets;
-use crate::sources::hf_dataset::read_shard;
+use crate::sources::hf_dataset;
 use crate::sources::source::{DataSource, SurveyRequest};
 use crate::sources::tables::csv;
+use crate::sources::webdataset;
 use crate::transform::{Area, PixelDtype};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
@@ -43,7 +44,12 @@ pub fn zstd(bytes: &[u8]) -> Result<u64, String> {
 
 /// A shard of images with classes: the bytes of all images.
 pub fn image_shard(path: &Path) -> Result<u64, String> {
-    read_shard(path).map_err(|error| error.to_string())
+    hf_dataset::read_shard(path).map_err(|error| error.to_string())
+}
+
+/// A tar shard of images with classes: the bytes of all images.
+pub fn tar_shard(path: &Path) -> Result<u64, String> {
+    webdataset::read_shard(path).map_err(|error| error.to_string())
 }
 
 /// A table as training and validation, with numbers and with classes, and as a series.

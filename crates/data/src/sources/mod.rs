@@ -2,6 +2,9 @@
 
 pub(crate) mod source;
 pub(crate) mod holdout;
+mod class_labels;
+mod encoded_images;
+mod name_pattern;
 pub(crate) mod image_folder;
 mod mnist;
 mod shapes;
@@ -9,6 +12,8 @@ pub(crate) mod dates;
 pub(crate) mod tables;
 mod image_table;
 pub(crate) mod hf_dataset;
+mod named_files;
+pub(crate) mod webdataset;
 pub(crate) mod forecast;
 pub(crate) mod text;
 mod python;
@@ -23,6 +28,7 @@ pub use hf_dataset::{HfDataset, ImageShards};
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;
 pub use mnist::Mnist;
+pub use name_pattern::NamePattern;
 pub use python::PythonData;
 pub use shapes::Shapes;
 pub use source::{
@@ -34,10 +40,8 @@ pub use tables::{
 };
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
-pub use text::{
-    Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, matches_pattern, pattern_of,
-    prompt,
-};
+pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, prompt};
+pub use webdataset::{TarShards, WebDataset};
 
 impl Registered for DataFamily {
     fn registered() -> DataSources {
@@ -45,6 +49,7 @@ impl Registered for DataFamily {
         all.add::<ImageFolder>();
         all.add::<ImageTable>();
         all.add::<HfDataset>();
+        all.add::<WebDataset>();
         all.add::<Mnist>();
         all.add::<Shapes>();
         all.add::<Csv>();

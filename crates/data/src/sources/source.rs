@@ -47,12 +47,12 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The option that names a repository on the hub, or a folder in one, instead of one file.
-    fn repository(&self) -> Option<&'static str> {
-        None
+    /// The options that name repositories on the hub, or folders in them, instead of one file.
+    fn repositories(&self) -> &'static [&'static str] {
+        &[]
     }
 
-    /// The files that it reads of that repository, of those that are `listed`. `root` is its name,
+    /// The files that it reads of such a repository, of those that are `listed`. `root` is its name,
     /// for messages.
     fn repository_files(&self, _root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
         Ok(listed.to_vec())

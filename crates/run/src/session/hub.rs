@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::config::kind::Choice;
 use crate::config::{Loaded, Vocabulary, is_hub_name};
-use crate::data::{self, DataSource};
+use crate::data::{self, DataSource, NamePattern};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::rank_env;
@@ -122,10 +122,11 @@ fn fetch_names(
     let data = Choice { name: data.name.clone(), options: data.options.clone() };
     // Options that do not fit are refused where the data are counted.
     let source = kinds.data.build(&data).ok();
-    let whole = source.as_ref().and_then(|source| source.repository());
     for (key, name) in names {
         if let Some(source) = &source
-            && whole.is_some_and(|option| key.strip_prefix("data.") == Some(option))
+            && key
+                .strip_prefix("data.")
+                .is_some_and(|option| source.repositories().contains(&option))
         {
             let folder = repository(&hub, loaded, source.as_ref(), &key, &name)?;
             loaded.set_option(&key, Value::from(folder.to_string_lossy()));
@@ -260,12 +261,12 @@ fn repository(
         return get(hub, &snapshot, file).map_err(failed);
     }
     let below = Path::new(named.file.as_deref().unwrap_or_default());
-    let pattern = data::pattern_of(below);
+    let pattern = NamePattern::of(below);
     let folder = if pattern.is_some() { below.parent().unwrap_or(below) } else { below };
     let is_meant = |file: &Path| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let is_direct = file.parent() == Some(Path::new(""));
-        pattern.is_none_or(|pattern| is_direct && data::matches_pattern(pattern, name))
+        pattern.as_ref().is_none_or(|pattern| is_direct && pattern.matches(name))
     };
     let files = snapshot.files.iter().filter_map(|file| Path::new(file).strip_prefix(folder).ok());
     let files = files.filter(|file| is_meant(file));

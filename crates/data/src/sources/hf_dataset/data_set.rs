@@ -7,15 +7,14 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{
-    BuiltinSplits, Capability, Choice, Kind, Modality, OptionConflict, Options,
-};
+use crate::Splits;
+use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConflict, Options};
 use crate::error::{Error, SampleError, shown};
-use crate::images::decode::{self, DecodeOptions};
+use crate::images::decode::DecodeOptions;
 use crate::images::orientation::Exif;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::{Part, PixelDtype, SplitPlan};
-use crate::rng::Key;
+use crate::sources::encoded_images::{EncodedImages, LabelledImages, compared};
 use crate::sources::hf_dataset::features::NamedColumns;
 use crate::sources::hf_dataset::image_store::{self, ImageStore};
 use crate::sources::hf_dataset::layout::{ENDING, Layout, SplitChoice};
@@ -23,16 +22,12 @@ use crate::sources::hf_dataset::rows::SplitRows;
 use crate::sources::holdout::{Labelled, Parts, Selection};
 use crate::sources::image_folder::{image_inputs, preprocessing_of};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::transform::{Images, Pipeline, Transforms};
 use crate::units::Bytes;
 use crate::walk::files_below;
-use crate::{Dataset, Splits, Target};
 
 const EXPECTED: &str = "a folder with parquet files such as data/train-00000-of-00001.parquet";
 /// Folders in folders that are looked into.
 const MAX_DEPTH: usize = 8;
-/// Bytes of shards whose contents are compared when a run goes on; of more, names and sizes are.
-const MAX_COMPARED: u64 = 2 << 30;
 
 /// images with classes in a data set of the Hugging Face hub, or in parquet files like its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -242,7 +237,7 @@ impl DataSource for HfDataset {
         };
         let (parts, classes) = self.parts(&reading.survey.split, stored)?;
         parts.open(reading, classes, |samples, list| {
-            Ok(Arc::new(ShardImages::new(samples, list, reading.transforms, self.decoding())?))
+            Ok(Arc::new(LabelledImages::new(samples, list, reading.transforms, self.decoding())?))
         })
     }
 
@@ -275,8 +270,8 @@ impl DataSource for HfDataset {
         })
     }
 
-    fn repository(&self) -> Option<&'static str> {
-        Some("path")
+    fn repositories(&self) -> &'static [&'static str] {
+        &["path"]
     }
 
     fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
@@ -314,14 +309,7 @@ impl DataSource for HfDataset {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let shards = self.shards()?;
-        let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |meta| meta.len());
-        let bytes: u64 = shards.iter().flat_map(|(_, paths)| paths).map(size).sum();
-        let files = |(part, paths): (Part, Vec<PathBuf>)| Files {
-            by_contents: bytes <= MAX_COMPARED,
-            ..Files::many(part.name(), &self.path, paths)
-        };
-        Ok(shards.into_iter().map(files).collect())
+        Ok(compared(&self.path, self.shards()?))
     }
 }
 
@@ -385,75 +373,20 @@ impl Labelled for SplitSamples {
     }
 }
 
-/// One part.
-#[derive(Debug)]
-struct ShardImages {
-    samples: Selection<SplitSamples>,
-    pipeline: Pipeline,
-    options: DecodeOptions,
-}
-
-impl ShardImages {
-    fn new(
-        samples: Selection<SplitSamples>,
-        list: &[Choice],
-        transforms: &Transforms,
-        options: DecodeOptions,
-    ) -> Result<Self, Error> {
-        let images = Images { dtype: options.dtype, ..Images::new(3, None) };
-        Ok(Self { samples, pipeline: Pipeline::new(list, transforms, images)?, options })
+impl EncodedImages for SplitSamples {
+    fn name(&self, place: usize) -> String {
+        self.rows.name(place)
     }
 
-    /// Row of the split.
-    fn place(&self, index: usize) -> usize {
-        self.samples.places[index] as usize
-    }
-}
-
-impl Dataset for ShardImages {
-    fn len(&self) -> usize {
-        self.samples.places.len()
+    fn origin(&self, place: usize) -> (&Path, u64) {
+        let (path, row) = self.rows.place(place);
+        (path, row as u64 + 1)
     }
 
-    fn shape(&self) -> &[usize] {
-        self.pipeline.shape()
-    }
-
-    fn classifies(&self) -> bool {
-        true
-    }
-
-    fn label(&self, index: usize) -> Option<u32> {
-        Some(self.samples.whole.label(self.place(index)))
-    }
-
-    fn name(&self, index: usize) -> String {
-        self.samples.whole.rows.name(self.place(index))
-    }
-
-    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
-        let (path, row) = self.samples.whole.rows.place(self.place(index));
-        Some((path.to_owned(), Some(row as u64 + 1)))
-    }
-
-    fn load(
-        &self,
-        index: usize,
-        key: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError> {
-        let place = self.place(index);
-        let whole = &*self.samples.whole;
-        let unreadable = |reason| SampleError::Image { name: self.name(index), reason };
-        let images =
-            whole.images.as_ref().ok_or_else(|| unreadable("it was not opened".to_owned()))?;
-        let bytes = images.get(place).map_err(unreadable)?;
-        let image = decode::decode(bytes, self.options, |size| self.pipeline.needed(size, key))
-            .map_err(|why| unreadable(why.to_string()))?;
-        self.pipeline
-            .run(image, key, values)
-            .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
-        Ok(Target::Class(whole.label(place)))
+    fn read(&self, place: usize) -> Result<Vec<u8>, SampleError> {
+        let images = self.images.as_ref().ok_or_else(|| "it was not opened".to_owned());
+        let bytes = images.and_then(|images| images.get(place));
+        bytes.map_err(|reason| SampleError::Image { name: self.name(place), reason })
     }
 }
 

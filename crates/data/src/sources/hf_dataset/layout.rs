@@ -29,7 +29,7 @@ const DIGITS: usize = 5;
 const MAX_NAMED: usize = 3;
 
 /// A split's place among the others: its configuration, and its name.
-type SplitName = (String, String);
+pub(crate) type SplitName = (String, String);
 
 /// The parquet files of a repository or folder.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ pub(crate) fn check_one_split(root: &str, names: &[String]) -> Result<(), Error>
     if let [first, _, ..] = &splits.keys().collect::<Vec<_>>()[..] {
         let all: Vec<String> = splits.keys().map(|split| format!("`{split}`")).collect();
         let what = format!("it holds files of several splits: {}", all.join(", "));
-        let help = format!("name the files of one by a pattern, such as `{first}*`");
+        let help = format!("name the files of one by a pattern, such as `*{first}*`");
         return Err(Error::WithHelp { path: root.into(), what, help });
     }
     splits.values_mut().try_for_each(|shards| {
@@ -146,7 +146,7 @@ pub(crate) fn check_one_split(root: &str, names: &[String]) -> Result<(), Error>
 }
 
 /// The split of a file by its path without the ending, and its place among the shards.
-fn split_of(stem: &str) -> (SplitName, Option<(u32, u32)>) {
+pub(crate) fn split_of(stem: &str) -> (SplitName, Option<(u32, u32)>) {
     let mut folders: Vec<&str> = stem.split('/').collect();
     let name = folders.pop().unwrap_or_default();
     let (word, place) = match numbered(name) {
@@ -186,7 +186,7 @@ fn is_usual(word: &str) -> bool {
     SYNONYMS.iter().any(|words| words.contains(&word))
 }
 
-pub(super) fn are_synonyms(one: &str, other: &str) -> bool {
+pub(crate) fn are_synonyms(one: &str, other: &str) -> bool {
     SYNONYMS.iter().any(|words| words.contains(&one) && words.contains(&other))
 }
 

@@ -11,5 +11,5 @@ mod recognised;
 pub use data_set::HfDataset;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use data_set::read_shard;
-pub(crate) use layout::check_one_split;
+pub(crate) use layout::{are_synonyms, check_one_split, split_of};
 pub use recognised::ImageShards;

@@ -1,16 +1,14 @@
 //! The rows of a split: where each lies, and its label.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, shown};
 use crate::parquet::{ColumnKind, Table};
+use crate::sources::class_labels::ClassLabels;
 use crate::sources::hf_dataset::features::{Columns, NamedColumns};
 
 /// Contents of a shard, as messages call them.
 pub(super) const EXPECTED: &str = "a parquet file of images and their classes";
-/// Most classes that numbers without names may stand for.
-const MAX_CLASSES: i64 = 1 << 20;
 
 /// The shards of a split, and the labels of their rows.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +16,7 @@ pub(super) struct SplitRows {
     pub(super) shards: Vec<PathBuf>,
     /// The row of the split with which each shard begins.
     starts: Vec<usize>,
-    labels: Labels,
+    labels: ClassLabels,
     /// Name of the column of images.
     pub(super) images: String,
     /// Name of the column of labels.
@@ -27,19 +25,6 @@ pub(super) struct SplitRows {
     pub(super) bytes: u64,
     /// Names of the classes, where the first shard has them.
     named: Option<Vec<String>>,
-}
-
-/// Labels as the files have them.
-#[derive(Clone, Debug)]
-enum Labels {
-    Numbers(Vec<i64>),
-    Words(Vec<String>),
-}
-
-impl Default for Labels {
-    fn default() -> Self {
-        Self::Numbers(Vec::new())
-    }
 }
 
 impl SplitRows {
@@ -57,7 +42,7 @@ impl SplitRows {
                 found.labelled_by.clone_from(&labels.name);
                 found.named.clone_from(classes);
                 if labels.kind == ColumnKind::Words {
-                    found.labels = Labels::Words(Vec::new());
+                    found.labels = ClassLabels::Words(Vec::new());
                 }
             } else if let Some((ours, theirs)) = found.named.as_ref().zip(classes.as_ref()) {
                 same_classes(path, ours, theirs, "the first shard")?;
@@ -78,10 +63,7 @@ impl SplitRows {
     }
 
     pub(super) fn len(&self) -> usize {
-        match &self.labels {
-            Labels::Numbers(labels) => labels.len(),
-            Labels::Words(labels) => labels.len(),
-        }
+        self.labels.len()
     }
 
     /// The shard of a row, and its number there, from 0.
@@ -104,80 +86,23 @@ impl SplitRows {
             if let Some((ours, theirs)) = self.named.as_ref().zip(part.named.as_ref()) {
                 same_classes(path, ours, theirs, "the training split")?;
             }
-            if self.are_words() != part.are_words() {
-                let [theirs, ours] = [part, self].map(Self::labels_in_words);
+            if self.labels.are_words() != part.labels.are_words() {
+                let [theirs, ours] = [part, self].map(|rows| rows.labels.in_words());
                 let what = format!("its classes are {theirs}, but the training split's are {ours}");
                 return Err(Error::Format { path: path.to_owned(), what });
             }
         }
-        match &self.labels {
-            Labels::Words(words) => {
-                let distinct: BTreeSet<&String> = words.iter().collect();
-                Ok(distinct.into_iter().cloned().collect())
-            }
-            Labels::Numbers(_) => {
-                if let Some(names) = &self.named {
-                    return Ok(names.clone());
-                }
-                let largest = parts.iter().filter_map(|part| part.largest()).max();
-                let largest = largest.unwrap_or(0).clamp(0, MAX_CLASSES - 1);
-                Ok((0..=largest).map(|label| label.to_string()).collect())
-            }
-        }
-    }
-
-    fn are_words(&self) -> bool {
-        matches!(self.labels, Labels::Words(_))
-    }
-
-    fn labels_in_words(&self) -> &'static str {
-        if self.are_words() { "text" } else { "whole numbers" }
-    }
-
-    fn largest(&self) -> Option<i64> {
-        match &self.labels {
-            Labels::Numbers(labels) => labels.iter().copied().max(),
-            Labels::Words(_) => None,
-        }
+        let parts: Vec<&ClassLabels> = parts.iter().map(|part| &part.labels).collect();
+        Ok(self.labels.classes(self.named.as_deref(), &parts))
     }
 
     /// The label of each row among `classes`.
     pub(super) fn labels(&self, classes: &[String]) -> Result<Vec<u32>, Error> {
-        let refuse = |row: usize, what: String, help: &str| {
+        self.labels.among(classes, self.named.as_deref(), UNLABELLED, |row, what, help| {
             let (path, row) = self.place(row);
             let what = format!("row {row}: `{}` is {what}", self.labelled_by);
             Error::WithHelp { path: path.to_owned(), what, help: help.to_owned() }
-        };
-        match &self.labels {
-            Labels::Numbers(labels) => {
-                let label = |(row, &label): (usize, &i64)| {
-                    let known =
-                        u32::try_from(label).ok().filter(|&it| (it as usize) < classes.len());
-                    known.ok_or_else(|| match label {
-                        ..0 => refuse(row, format!("{label}, which is no class"), UNLABELLED),
-                        _ if self.named.is_none() => {
-                            let what = format!("{label}, too large for a class without a name");
-                            refuse(row, what, "number the classes from 0, or write them as text")
-                        }
-                        _ => {
-                            let what = format!("{label}, but there are {} classes", classes.len());
-                            refuse(row, what, "correct the label, or the names of the classes")
-                        }
-                    })
-                };
-                labels.iter().enumerate().map(label).collect()
-            }
-            Labels::Words(words) => {
-                let label = |(row, word): (usize, &String)| {
-                    let known = classes.binary_search(word).ok().map(|label| label as u32);
-                    known.ok_or_else(|| {
-                        let what = format!("`{word}`, a class without training rows");
-                        refuse(row, what, "leave such rows out, or add some to the training split")
-                    })
-                };
-                words.iter().enumerate().map(label).collect()
-            }
-        }
+        })
     }
 }
 
@@ -257,13 +182,13 @@ impl<'a> Shard<'a> {
         &mut self,
         group: usize,
         first: usize,
-        all: &mut Labels,
+        all: &mut ClassLabels,
     ) -> Result<usize, Error> {
         let column = &self.columns.labels;
         let refuse = |row, is, help| self.refuse(first + row, &column.name, is, help);
         let null = |row| refuse(row, "null", UNLABELLED);
         match (all, column.kind) {
-            (Labels::Numbers(labels), ColumnKind::Integers) => {
+            (ClassLabels::Numbers(labels), ColumnKind::Integers) => {
                 let found = self.table.integers_in(column, group)?;
                 let n = found.len();
                 for (row, label) in found.into_iter().enumerate() {
@@ -271,7 +196,7 @@ impl<'a> Shard<'a> {
                 }
                 Ok(n)
             }
-            (Labels::Words(words), ColumnKind::Words) => {
+            (ClassLabels::Words(words), ColumnKind::Words) => {
                 let mut left = self.table.most_bytes();
                 let found = self.table.bytes_in(column, group, &mut left)?;
                 let n = found.len();

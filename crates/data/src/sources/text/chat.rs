@@ -16,13 +16,14 @@ use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, Options};
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
+use crate::sources::named_files::{files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
+use crate::sources::text::ENTRY_FILES;
 use crate::sources::text::conversation::Conversation;
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::cut_files;
 use crate::sources::text::entry_parts::{EntryCheck, splits};
 use crate::sources::text::samples::SampleForm;
-use crate::sources::text::shards::{files_of, files_of_repository};
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
@@ -125,12 +126,12 @@ impl DataSource for Chat {
         Ok(known.into_iter().chain(template).collect())
     }
 
-    fn repository(&self) -> Option<&'static str> {
-        Some("file")
+    fn repositories(&self) -> &'static [&'static str] {
+        &["file"]
     }
 
     fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
-        files_of_repository(root, listed)
+        files_of_repository(root, listed, ENTRY_FILES)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -204,7 +205,7 @@ impl Chat {
 
     /// The files with the conversations, in order.
     fn parts(&self) -> Result<Vec<PathBuf>, Error> {
-        files_of(WHAT, &self.file, EXPECTED)
+        files_of(WHAT, &self.file, EXPECTED, ENTRY_FILES)
     }
 
     /// The inputs that the tokens of `files` depend on.

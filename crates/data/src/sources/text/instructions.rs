@@ -19,12 +19,13 @@ use crate::config::kind::{BuiltinSplits, Capability, Kind, Modality, OptionConfl
 use crate::error::Error;
 use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
+use crate::sources::named_files::{files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
+use crate::sources::text::ENTRY_FILES;
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::cut_files;
 use crate::sources::text::entry_parts::{EntryCheck, splits};
 use crate::sources::text::samples::SampleForm;
-use crate::sources::text::shards::{files_of, files_of_repository};
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
 use crate::units::Bytes;
@@ -114,7 +115,7 @@ impl DataSource for Instructions {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let texts = files_of(WHAT, &self.file, EXPECTED)?;
+        let texts = files_of(WHAT, &self.file, EXPECTED, ENTRY_FILES)?;
         let texts = Files::parts("instructions", &self.file, texts);
         let known = [texts, Files::one("tokenizer", &self.tokenizer)];
         // It may name the token that ends answers.
@@ -124,12 +125,12 @@ impl DataSource for Instructions {
         Ok(known.into_iter().chain(config).collect())
     }
 
-    fn repository(&self) -> Option<&'static str> {
-        Some("file")
+    fn repositories(&self) -> &'static [&'static str] {
+        &["file"]
     }
 
     fn repository_files(&self, root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
-        files_of_repository(root, listed)
+        files_of_repository(root, listed, ENTRY_FILES)
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
@@ -215,7 +216,7 @@ fn open_with(
     check: EntryCheck,
 ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
     let end = end_of_answers(tokenizer, &source.tokenizer, source.eos_token.as_deref())?;
-    let files = files_of(WHAT, &source.file, EXPECTED)?;
+    let files = files_of(WHAT, &source.file, EXPECTED, ENTRY_FILES)?;
     let origin = Origin {
         paths: files.iter().chain([&source.tokenizer]).cloned().collect(),
         n_texts: files.len(),

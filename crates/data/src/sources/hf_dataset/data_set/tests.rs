@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use test_support::assert_refused;
 
 use super::*;
+use crate::config::kind::Choice;
 use crate::mutated;
 use crate::plan::Targets;
+use crate::transform::Transforms;
 use crate::user_error::UserError;
+use crate::{Dataset, Target};
 
 /// A file that `tests/golden/hf_dataset.py` has written.
 fn golden(name: &str) -> PathBuf {
@@ -228,7 +231,7 @@ fn an_image_that_cannot_be_decoded_is_named_by_shard_and_row() {
     let mut resize = Choice::named("resize");
     resize.set("size", [8, 8]);
     let transforms = Transforms::default();
-    let images = ShardImages::new(parts.train, &[resize], &transforms, data.decoding()).unwrap();
+    let images = LabelledImages::new(parts.train, &[resize], &transforms, data.decoding()).unwrap();
     let load = |index| images.load(index, None, &mut Vec::new());
     assert_eq!(load(4).unwrap(), Target::Class(1));
     let path = dir.path().join("train.parquet");

@@ -1,92 +1,117 @@
-//! The files of a text, which may be in parts: one file, those of a folder, or those that a pattern
-//! names, in the order of their names.
+//! Files that one path names: one file, those of a folder, or those that a pattern names, in the
+//! order of their names.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, shown};
+use crate::error::{Error, named, shown};
 use crate::sources::hf_dataset::check_one_split;
+use crate::sources::name_pattern::NamePattern;
 
-/// Endings of files with entries; `.gz` or `.zst` may follow.
-const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".json"];
-/// Endings of packed files.
-const PACKED: [&str; 2] = [".gz", ".zst"];
 /// The folder of a repository's files on the Hugging Face hub.
 const DATA: &str = "data";
+
+/// The files that a data set reads, by how they are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileNames {
+    /// Endings of the files.
+    pub(crate) endings: &'static [&'static str],
+    /// Endings that may follow, of packed files.
+    pub(crate) packed: &'static [&'static str],
+    /// A pattern of such files, for remedies.
+    pub(crate) example: &'static str,
+}
 
 /// The files that `path` names, in order. Messages call them `what`.
 ///
 /// # Errors
 ///
 /// There is none, they are of several splits, or one of numbered shards is missing.
-pub(super) fn files_of(
+pub(crate) fn files_of(
     what: &'static str,
     path: &Path,
     expected: &'static str,
+    called: FileNames,
 ) -> Result<Vec<PathBuf>, Error> {
     let missing = || Error::Missing { what, path: path.to_owned(), expected };
-    if let Some(pattern) = pattern_of(path) {
+    if let Some(pattern) = NamePattern::of(path) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         let mut names = if folder.is_dir() { names_in(folder)? } else { Vec::new() };
-        names.retain(|name| matches_pattern(pattern, name));
+        names.retain(|name| pattern.matches(name));
         if names.is_empty() {
             return Err(missing());
         }
-        check_one_split(&shown(path), &names)?;
+        check_pattern(&shown(path), &pattern, &names)?;
         return Ok(names.iter().map(|name| folder.join(name)).collect());
     }
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let names = [names_in(path)?, below_data(path)?].into_iter().map(with_entries);
+    let names = [names_in(path)?, below_data(path)?].into_iter().map(|names| called.only(names));
     let Some(names) = names.into_iter().find(|names| !names.is_empty()) else {
-        let what = format!("it holds no files that end in {}", ENDINGS.join(", "));
-        let help =
-            "name a folder with such files, one of them, or a pattern such as `data/*.jsonl`";
-        return Err(Error::WithHelp { path: path.to_owned(), what, help: help.to_owned() });
+        let what = format!("it holds no files that end in {}", called.endings.join(", "));
+        let help = format!(
+            "name a folder with such files, one of them, or a pattern such as `{}`",
+            called.example
+        );
+        return Err(Error::WithHelp { path: path.to_owned(), what, help });
     };
     check_one_split(&shown(path), &names)?;
     Ok(names.iter().map(|name| path.join(name)).collect())
 }
 
-/// The files of a repository that are read where it is named as a whole: `listed` are all.
-pub(super) fn files_of_repository(root: &str, listed: &[String]) -> Result<Vec<String>, Error> {
+/// The files of a repository that are read where it is named as `root`, as a whole or by a pattern:
+/// `listed` are all that may be meant.
+pub(crate) fn files_of_repository(
+    root: &str,
+    listed: &[String],
+    called: FileNames,
+) -> Result<Vec<String>, Error> {
     let in_folder = |folder: &str| {
         let is_in = |name: &&String| name.rsplit_once('/').map_or("", |(above, _)| above) == folder;
         let mut names: Vec<String> = listed.iter().filter(is_in).cloned().collect();
         names.sort();
-        with_entries(names)
+        called.only(names)
     };
     let names = [in_folder(""), in_folder(DATA)].into_iter().find(|names| !names.is_empty());
     let Some(names) = names else {
-        let what = format!("it has no files that end in {}", ENDINGS.join(", "));
+        let what = format!("it has no files that end in {}", called.endings.join(", "));
         let help = "name the folder of its files: `hf:ORG/NAME/FOLDER`";
         return Err(Error::WithHelp { path: root.into(), what, help: help.to_owned() });
     };
-    check_one_split(root, &names)?;
+    match NamePattern::of(Path::new(root)) {
+        Some(pattern) => check_pattern(root, &pattern, &names)?,
+        None => check_one_split(root, &names)?,
+    }
     Ok(names)
 }
 
-/// The last part of a path, if it is a pattern.
-pub fn pattern_of(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str().filter(|name| name.contains('*'))
+/// Refuses the files `names` that a pattern has found, if they are of several splits or one that it
+/// names is missing.
+fn check_pattern(root: &str, pattern: &NamePattern, names: &[String]) -> Result<(), Error> {
+    let Some(all) = pattern.names() else { return check_one_split(root, names) };
+    let found: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let missing: Vec<String> = all.into_iter().filter(|name| !found.contains(&**name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let is = if missing.len() == 1 { "is" } else { "are" };
+    let what = format!("{} {is} missing", named(&missing));
+    let help = "copy or fetch them, or name fewer".to_owned();
+    Err(Error::WithHelp { path: root.into(), what, help })
 }
 
-/// True if `name` is what `pattern` says, in which `*` stands for any signs.
-pub fn matches_pattern(pattern: &str, name: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(name) = name.strip_prefix(start) else { return false };
-    let places = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-    places.into_iter().any(|at| matches_pattern(rest, &name[at..]))
-}
-
-/// Keeps the names of files that can hold entries.
-fn with_entries(mut names: Vec<String>) -> Vec<String> {
-    names.retain(|name| {
-        let plain = PACKED.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
-        ENDINGS.iter().any(|ending| plain.ends_with(ending))
-    });
-    names
+impl FileNames {
+    /// Keeps the names of files that are read.
+    fn only(&self, mut names: Vec<String>) -> Vec<String> {
+        names.retain(|name| {
+            let packed = self.packed.iter().find_map(|ending| name.strip_suffix(ending));
+            let plain = packed.unwrap_or(name);
+            self.endings.iter().any(|ending| plain.ends_with(ending))
+        });
+        names
+    }
 }
 
 /// Names of the files in a folder, sorted, hidden ones left out.
@@ -119,20 +144,14 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_star_stands_for_any_signs() {
-        for name in ["train-0.jsonl", "train.jsonl", "train-a-b.jsonl"] {
-            assert!(matches_pattern("train*.jsonl", name), "{name}");
-        }
-        for name in ["test-0.jsonl", "train-0.jsonl.gz", "train"] {
-            assert!(!matches_pattern("train*.jsonl", name), "{name}");
-        }
-        assert!(matches_pattern("*", "ä") && matches_pattern("a*b*c", "a1b2bc"));
-        assert!(!matches_pattern("a*b*c", "ab") && matches_pattern("a.parquet", "a.parquet"));
-    }
+    const TEXTS: FileNames = FileNames {
+        endings: &[".parquet", ".jsonl"],
+        packed: &[".gz", ".zst"],
+        example: "data/*.jsonl",
+    };
 
     fn files(folder: &Path, path: &str) -> Result<Vec<String>, Error> {
-        let found = files_of("the texts", &folder.join(path), "texts")?;
+        let found = files_of("the texts", &folder.join(path), "texts", TEXTS)?;
         let name = |path: &PathBuf| path.strip_prefix(folder).unwrap().display().to_string();
         Ok(found.iter().map(name).collect())
     }
@@ -165,9 +184,22 @@ mod tests {
         write("repo/data/test-00000-of-00001.parquet");
         assert_refused(files(folder.path(), "repo"), "several splits: `test`, `train`");
         assert_eq!(found("repo/data/train*"), both);
+        for name in ["n/train-1.jsonl", "n/train-2.jsonl"] {
+            write(name);
+        }
+        assert_eq!(found("n/train-{1..2}.jsonl"), ["n/train-1.jsonl", "n/train-2.jsonl"]);
+        let missing = "`train-0.jsonl` is missing";
+        assert_refused(files(folder.path(), "n/train-{0..1}.jsonl"), missing);
+        assert_refused(
+            files_of_repository("hf:a/b/n/{1..20}.jsonl", &["1.jsonl".to_owned()], TEXTS),
+            "`hf:a/b/n/{1..20}.jsonl`: `2.jsonl`, `3.jsonl`",
+        );
         write("none/x.txt");
         assert_refused(files(folder.path(), "none"), "no files that end in .parquet, .jsonl");
         let listed = ["README.md", "data/train-0.jsonl.zst", "x/y.jsonl"].map(str::to_owned);
-        assert_eq!(files_of_repository("hf:a/b", &listed).unwrap(), ["data/train-0.jsonl.zst"]);
+        assert_eq!(
+            files_of_repository("hf:a/b", &listed, TEXTS).unwrap(),
+            ["data/train-0.jsonl.zst"]
+        );
     }
 }
