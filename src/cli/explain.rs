@@ -199,6 +199,14 @@ const REFUSED: &[Class] = &[
         remedy: "Wait for it, or stop it: Ctrl-C there, or `ddprun cancel` for a job.",
     },
     Class {
+        name: "no-cluster",
+        says: "no cluster is called",
+        example: "no cluster is called `lab`",
+        cause: "No file that describes clusters has this name.",
+        remedy: "Add `[cluster.NAME]` to `ddprun.toml` beside the experiment; `ddprun schema \
+                 --clusters` prints the keys.",
+    },
+    Class {
         name: "locked-on-resume",
         says: "these keys cannot change on resume",
         example: "these keys cannot change on resume:",
@@ -216,11 +224,25 @@ const REFUSED: &[Class] = &[
                  `sweep.name`.",
     },
     Class {
+        name: "empty-search",
+        says: "no values satisfy the constraints",
+        example: "no values satisfy the constraints",
+        cause: "`sweep.constraints` exclude every combination of the parameters.",
+        remedy: "Loosen a constraint, or widen the range of a parameter in it.",
+    },
+    Class {
         name: "exists-already",
         says: "exists already",
         example: "`preds.csv` exists already",
         cause: "ddprun does not replace files that you may want to keep.",
         remedy: "Choose another name, or add `--overwrite`.",
+    },
+    Class {
+        name: "pickle",
+        says: "is a pickle, as `torch.save` writes it",
+        example: "`resnet50.pth` is a pickle, as `torch.save` writes it, not a safetensors file",
+        cause: "Pickles can run code when they are read, so ddprun reads safetensors alone.",
+        remedy: "Convert the file once, with the line of Python that the message shows.",
     },
     Class {
         name: "not-on-the-hub",
@@ -229,6 +251,14 @@ const REFUSED: &[Class] = &[
         cause: "The repository is misspelt, or it needs a token.",
         remedy: "Check the name. For a private or gated repository set `HF_TOKEN`, or run `hf auth \
                  login`.",
+    },
+    Class {
+        name: "gated",
+        says: "is gated: its owner gives access to those who accept its conditions",
+        example: "`me/small` is gated: its owner gives access to those who accept its conditions",
+        cause: "The owner of the repository asks for consent first.",
+        remedy: "Accept the conditions on the page of the repository, then set `HF_TOKEN` or run `hf \
+                 auth login`.",
     },
     Class {
         name: "offline",
@@ -272,6 +302,27 @@ const DATA: &[Class] = &[
         example: "`houses.csv` has no column `prize`; its columns are `rooms`, `city`, `price`",
         cause: "A key names a column that the table does not have.",
         remedy: "Correct the name in the experiment, or the header of the table.",
+    },
+    Class {
+        name: "no-key",
+        says: "has no key",
+        example: "line 4 of `houses.jsonl` has no key `rooms`; its keys are `area`, `price`",
+        cause: "A line of JSON lacks a key that the experiment names.",
+        remedy: "Correct the name in the experiment, or the file.",
+    },
+    Class {
+        name: "columns-differ",
+        says: "have different columns",
+        example: "`train.csv` and `val.csv` have different columns: `rooms`, `price` and `price`",
+        cause: "The tables to train and to validate on are not alike.",
+        remedy: "Make one of the other, or leave the second out and set `data.val_fraction`.",
+    },
+    Class {
+        name: "class-folders-differ",
+        says: "class folders differ",
+        example: "class folders differ: only in `data/train`: `cat`",
+        cause: "The folders to train and to validate on have other classes.",
+        remedy: "Rename, remove or add folders until both have the same names.",
     },
     Class {
         name: "bad-cell",
@@ -372,6 +423,21 @@ const PEER: &[Class] = &[
         example: "timed out waiting for rank 3 (in call 812) after 300.0 s in all_reduce",
         cause: "A rank did not come to a collective before `distributed.timeout`.",
         remedy: "Look at the log of the rank that is named; it says what that rank was doing.",
+    },
+    Class {
+        name: "machine-missing",
+        says: "node {node} waited {:.0} s, but {missing} did not come",
+        example: "node 0 waited 600 s, but node 1 did not come",
+        cause: "A machine was not started, has another address for node 0, or cannot reach it.",
+        remedy: "Start all machines with the same `--rdzv-endpoint`, and open the port in firewalls.",
+    },
+    Class {
+        name: "wrong-token",
+        says: "does not prove that it has the token of this run",
+        example: "the process listening at 10.0.0.1:29500 does not prove that it has the token of \
+                  this run",
+        cause: "The token files of the machines differ, or another program uses the port.",
+        remedy: "Copy node 0's token file to this machine, or choose another port.",
     },
     Class {
         name: "connection-lost",
