@@ -91,6 +91,8 @@ pub(crate) enum Verb {
         /// File to create, readable only by you; without it the token is printed.
         file: Option<PathBuf>,
     },
+    /// Explain an exit code or an error message: cause and remedy.
+    Explain(ExplainArgs),
     /// Print every key of an experiment file with its default and meaning.
     Schema(SchemaArgs),
     /// Print completions for a shell.
@@ -544,6 +546,19 @@ pub(crate) enum CheckpointVerb {
     /// Write the weights as a safetensors file that PyTorch loads with `strict=True`, or the model
     /// as ONNX, and beside it `preprocessing.json`, which describes its inputs.
     Export(ExportArgs),
+}
+
+/// `ddprun explain`
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun explain 8\n  ddprun explain out-of-memory\n  \
+    ddprun explain the loss is not finite at step 12")]
+pub(crate) struct ExplainArgs {
+    /// Exit code, name of an error, or words of its message; without it all are listed.
+    #[arg(value_name = "CODE | NAME | WORDS")]
+    pub(crate) words: Vec<String>,
+    /// Print all entries as one page in Markdown.
+    #[arg(long, conflicts_with = "words")]
+    pub(crate) markdown: bool,
 }
 
 /// `ddprun checkpoint export`

@@ -18,6 +18,7 @@ mod runs_args;
 mod args;
 mod runs;
 mod usage;
+mod explain;
 mod node_args;
 mod evaluation_tables;
 mod evaluate;

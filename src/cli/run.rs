@@ -16,7 +16,7 @@ use crate::cli::dashboard;
 #[cfg(feature = "clusters")]
 use crate::cli::jobs;
 use crate::cli::{
-    answer, ask_tell, check, checkpoint, doctor, evaluate, in_color, inspect, last_words,
+    answer, ask_tell, check, checkpoint, doctor, evaluate, explain, in_color, inspect, last_words,
     node_args, output, predict, print_page, runs, sample, serve_model, sweep, train, try_run,
     usage, verbatim,
 };
@@ -157,6 +157,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
         Some(Verb::Submit(_) | Verb::Jobs(_) | Verb::Cancel(_)) => Err(usage::left_out("clusters")),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
+        Some(Verb::Explain(args)) => explain::explain(&args),
         Some(Verb::Schema(args)) => inspect::schema(&args, kinds),
         Some(Verb::Completions { shell }) => completions(shell),
         Some(Verb::ManPages { folder }) => man_pages(&folder),

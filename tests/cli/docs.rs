@@ -93,11 +93,25 @@ fn vocabulary() -> Vocabulary {
     own.vocabulary()
 }
 
-/// A fenced block: its language, its first line (counted from 1) and its text.
+/// A fenced block: its language, what stands behind it, its first line (counted from 1) and its text.
 pub(crate) struct Block {
-    language: String,
-    line: usize,
+    pub(crate) language: String,
+    options: String,
+    pub(crate) line: usize,
     pub(crate) text: String,
+}
+
+impl Block {
+    /// True if this word stands behind the language.
+    pub(crate) fn says(&self, word: &str) -> bool {
+        self.options.split_whitespace().any(|other| other == word)
+    }
+
+    /// The value of an option behind the language: `file=x.toml`.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        let options = self.options.split_whitespace().filter_map(|word| word.split_once('='));
+        options.into_iter().find(|(option, _)| *option == name).map(|(_, value)| value)
+    }
 }
 
 pub(crate) fn blocks(page: &str) -> Vec<Block> {
@@ -106,9 +120,10 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
     for (index, line) in page.lines().enumerate() {
         match line.trim_start().strip_prefix("```") {
             Some(_) if is_open => is_open = false,
-            Some(language) => {
-                let language = language.split([',', ' ']).next().unwrap_or_default().to_owned();
-                found.push(Block { language, line: index + 2, text: String::new() });
+            Some(info) => {
+                let (language, options) = info.split_once([',', ' ']).unwrap_or((info, ""));
+                let (language, options) = (language.to_owned(), options.to_owned());
+                found.push(Block { language, options, line: index + 2, text: String::new() });
                 is_open = true;
             }
             None if is_open => found.last_mut().unwrap().text.extend([line, "\n"]),
@@ -249,9 +264,10 @@ fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Documented> {
 
 /// All pages.
 fn pages() -> Vec<String> {
-    let docs = children(&project("docs")).into_iter();
+    let docs = ["docs", "docs/learn"].into_iter().flat_map(|folder| children(&project(folder)));
     let docs = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let docs = docs.map(|path| format!("docs/{}", path.file_name().unwrap().to_str().unwrap()));
+    let docs =
+        docs.map(|path| path.strip_prefix(project("")).unwrap().to_str().unwrap().to_owned());
     let mut all: Vec<String> =
         docs.chain(["README.md", "CONTRIBUTING.md"].map(str::to_owned)).collect();
     all.sort();

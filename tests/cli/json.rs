@@ -12,7 +12,7 @@ use crate::harness::running::until;
 
 /// For each verb its exit code, the words behind it, and the types of the objects that it prints;
 /// in the order in which they are tried.
-const LINES: [(&str, i32, &str, &[&str]); 32] = [
+const LINES: [(&str, i32, &str, &[&str]); 33] = [
     ("", 0, "small.toml", &["event"]),
     ("plan", 0, "small.toml", &["plan"]),
     ("check", 0, "small.toml ddprun.toml", &["checked"]),
@@ -42,6 +42,7 @@ const LINES: [(&str, i32, &str, &[&str]); 32] = [
     ("serve", 0, "logs --port 0", &["page"]),
     ("token", 0, "", &["token"]),
     ("schema", 0, "optimizer", &["schema"]),
+    ("explain", 0, "8", &["explanation"]),
     ("completions", 0, "bash", &["completions"]),
     ("man-pages", 0, "man", &["man_pages"]),
     ("plan", 2, "small.toml train.epoch=3", &["error"]),

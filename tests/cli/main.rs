@@ -39,6 +39,7 @@ mod init;
 mod instructions;
 mod json;
 mod launchers;
+mod learn;
 mod limits;
 mod looked_after;
 mod machines;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ddprun::config::kind::Choice;
 use ddprun::kinds::Kinds;
 
 use crate::docs::{blocks, project, read};
@@ -11,7 +12,7 @@ use crate::harness::lab::children;
 
 /// All pages, as paths from the project's folder.
 fn pages() -> Vec<String> {
-    let mut found: Vec<String> = ["", "docs"]
+    let mut found: Vec<String> = ["", "docs", "docs/learn"]
         .iter()
         .flat_map(|folder| children(&project(folder)))
         .filter(|path| path.extension().is_some_and(|kind| kind == "md"))
@@ -237,5 +238,42 @@ fn every_type_of_the_glossary_exists() {
         let is_there =
             |kind: &String| ends.iter().any(|end| sources.contains(&(kind.clone() + end)));
         assert!(kinds.iter().any(is_there), "`{name}` is nowhere");
+    }
+}
+
+/// The rows of `docs/support.md`: what each registered model takes and can do.
+fn support() -> String {
+    let kinds = Kinds::default();
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let row = |name: &'static str| {
+        let model = kinds.models.build(&Choice::named(name)).unwrap();
+        let takes: Vec<&str> = model.takes().iter().map(|modality| modality.words()).collect();
+        let takes = if takes.is_empty() { "any" } else { &takes.join(", ") };
+        let library = model.library().map_or("its own", |library| library.words());
+        format!(
+            "| `{name}` | {takes} | {library} | {} | {} | {} |\n",
+            yes(model.has_blocks()),
+            yes(!model.draws_on_cpu()),
+            yes(model.keeps_texts_apart()),
+        )
+    };
+    kinds.models.names().map(row).collect()
+}
+
+#[test]
+fn the_page_of_supported_models_is_what_the_registry_says() {
+    let (page, rows) = (read("docs/support.md"), support());
+    assert!(page.contains(&rows), "docs/support.md must have these rows:\n{rows}");
+}
+
+#[test]
+fn the_glossary_is_in_order_and_has_a_sentence_for_each_term() {
+    let page = read("docs/glossary.md");
+    let terms = page.lines().filter_map(|line| line.strip_prefix("**")?.split_once("**: "));
+    let terms: Vec<(&str, &str)> = terms.collect();
+    assert!(terms.len() > 40, "{terms:?}");
+    assert!(terms.iter().map(|(term, _)| term.to_lowercase()).is_sorted(), "{terms:?}");
+    for (term, sentence) in terms {
+        assert!(sentence.ends_with('.') && sentence.split(' ').count() <= 40, "{term}: {sentence}");
     }
 }
