@@ -54,7 +54,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
     refuse_others(host, *allow_remote, "your runs", *port)?;
     // Before anything else: Ctrl-C ends this quietly from now on.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| not_served(&error.into()))?;
-    let token = token_file.as_deref().map(read_token).transpose()?;
+    let token = match token_file {
+        Some(file) => Some(read_token(file)?),
+        None => dashboard::kept_token(folder),
+    };
     let server = Server::listen(host, *port, token.as_ref()).map_err(|error| not_served(&error))?;
     let mut printed = Ok(ExitCode::Ok);
     let ready = |has_runs: bool, address: &str| {

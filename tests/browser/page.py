@@ -8,20 +8,17 @@ Needs playwright (1.49 or newer) and Chromium: its own, or `chromium` in the PAT
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 
 from playwright.sync_api import expect, sync_playwright
 
+import audit
+import living
 import pictures
+from harness import DDPRUN, FOLDER, PHONE, PLAIN, WIDE, Server, opened, png, shot, status, unharmed
 from runs import Run, many, sweep
 
-DDPRUN, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-SHOTS = sys.argv[3] if len(sys.argv) > 3 else None
 HOSTILE = '<img src=x onerror="window.hacked=1">"\'&</script><script>window.hacked=2</script>'
 EXPERIMENT = """schema = 1
 [experiment]
@@ -47,35 +44,6 @@ every = "100 steps"
 """
 
 
-class Server:
-    """`ddprun serve` on a free port."""
-
-    def __init__(self, folder, *words, cwd=None):
-        command = [DDPRUN, "serve", folder, "--port", "0", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=cwd)
-        self.address = self.process.stdout.readline().strip()
-        self.root = self.address.split("/?")[0]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(5) == 0, "Ctrl-C ends it cleanly"
-
-
-def status(address, **headers):
-    """The status of a plain request that follows no redirection."""
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_):
-            return None
-    try:
-        request = urllib.request.Request(address, headers=headers)
-        return urllib.request.build_opener(Stay).open(request, timeout=5).status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
 def refuses_strangers(server):
     assert status(server.root + "/") == 403
     assert status(server.root + "/api/overview") == 403
@@ -89,43 +57,23 @@ def refuses_strangers(server):
     assert status(server.root + "/api/image?id=a&evaluation=0&sample=0", Cookie=cookie) == 404
 
 
-def opened(browser, address, **options):
-    """A page that notes what must not happen."""
-    page = browser.new_context(**options).new_page()
-    page.wrong = []
-    page.on("console", lambda said: said.type == "error" and page.wrong.append(said.text))
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("dialog", lambda dialog: page.wrong.append("dialog") or dialog.dismiss())
-    page.goto(address)
-    page.wait_for_selector("html[data-ready]", state="attached")
-    return page
-
-
-def shot(page, name):
-    if SHOTS:
-        os.makedirs(SHOTS, exist_ok=True)
-        page.screenshot(path=os.path.join(SHOTS, name + ".png"))
-
-
-def unharmed(page):
-    assert page.evaluate("window.hacked") is None, "a name became a script"
-    assert page.wrong == [], page.wrong
-
-
 def clicks(page, n_runs):
     """Every tab, and what can be clicked there."""
-    rows = page.locator(".row")
+    rows = page.locator(".row[data-run]")
     expect(rows).to_have_count(n_runs)
     panels = page.locator(".panel")
-    expect(panels.first.locator("canvas")).to_be_visible()
+    expect(panels.first.locator("canvas.over")).to_be_visible()
     assert panels.first.get_attribute("data-metric") == "val/loss", "the monitored metric is first"
     assert drawn(page) > 500, "something is drawn"
     shot(page, "curves-light")
     # A tip and the crosshair follow the pointer.
-    plot = panels.first.locator(".u-over")
+    plot = panels.first.locator("canvas.over")
     box = plot.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.8)
     expect(panels.first.locator(".tip")).to_be_visible()
+    # The tip names the step of the point that it tells, which is not that of the pointer.
+    said = panels.first.locator(".tip .x").first.inner_text()
+    assert int(re.sub(r"\D", "", said)) % 100 == 0, said
     shot(page, "curves-tip")
     # A stretch that is dragged over is zoomed into, in all charts; Escape leads back.
     page.mouse.down()
@@ -141,6 +89,11 @@ def clicks(page, n_runs):
     page.wait_for_timeout(100)
     page.locator("#filter").fill("plain|failed")
     expect(rows).to_have_count(2)
+    # Numbers are compared, by the end of their key; words add up.
+    page.locator("#filter").fill("lr>=0.1 state=x|plain|failed lr<1")
+    expect(rows).to_have_count(1)
+    page.locator("#filter").fill("lr>0.09 lr<=3 plain|failed")
+    expect(rows).to_have_count(2)
     page.locator("#filter").fill("plain(")
     expect(page.locator("#filter")).to_have_attribute("aria-invalid", "true")
     page.locator("#filter").fill("")
@@ -148,9 +101,9 @@ def clicks(page, n_runs):
     page.keyboard.press("Escape")
     # Ticks.
     rows.first.locator(".swatch").click()
-    expect(page.locator(".row.unticked")).to_have_count(1)
+    expect(page.locator(".row[data-run].unticked")).to_have_count(1)
     rows.first.locator(".swatch").click()
-    expect(page.locator(".row.unticked")).to_have_count(0)
+    expect(page.locator(".row[data-run].unticked")).to_have_count(0)
     tools = page.locator(".tools")
     for x in ["Epoch", "Time", "Step"]:
         tools.get_by_role("button", name=x).click()
@@ -175,8 +128,8 @@ def clicks(page, n_runs):
     page.keyboard.press("2")
     expect(page.locator("tbody tr")).to_have_count(n_runs)
     head = page.get_by_role("columnheader", name="val/loss")
-    head.click()
-    head.click()
+    head.get_by_role("button").click()
+    head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
     expect(page.get_by_role("columnheader", name="optimizer.lr")).to_be_visible()
     shot(page, "table")
@@ -213,16 +166,17 @@ def clicks(page, n_runs):
     expect(slices.first.locator("circle")).to_have_count(12)
     # What the brush leaves can be ticked alone, and its curves are those that are drawn.
     page.get_by_role("button", name="tick only these").click()
-    expect(page.locator(".row:not(.unticked)")).to_have_count(left)
+    expect(page.locator(".row[data-run]:not(.unticked)")).to_have_count(left)
     page.get_by_role("button", name="untick all").click()
     page.get_by_role("button", name="tick all").click()
-    expect(page.locator(".row.unticked")).to_have_count(0)
+    expect(page.locator(".row[data-run].unticked")).to_have_count(0)
     shot(page, "sweep")
     # One run: why it failed, its log, its phases.
     page.locator("#filter").fill("failed")
     page.keyboard.press("Escape")
     rows.first.click()
     page.keyboard.press("5")
+    expect(page.locator(".empty")).to_have_count(0)
     expect(page.locator(".failure")).to_contain_text("the loss is not finite")
     shot(page, "run-failed")
     page.locator("#filter").fill("plain")
@@ -235,7 +189,7 @@ def clicks(page, n_runs):
     expect(phases.locator(".bar")).to_have_count(2)
     expect(phases).to_contain_text("for rank 1, 10 % of its time")
     usage = page.locator('[data-card="usage"]')
-    expect(usage.locator("canvas")).to_have_count(3)
+    expect(usage.locator("canvas.over:visible")).to_have_count(3)
     expect(page.locator('[data-chart^="GPU"]')).to_have_count(2)
     expect(page.locator('[data-chart^="GPU"]:visible')).to_have_count(0)
     expect(usage).to_contain_text("rank 1 1.5 cores")
@@ -246,7 +200,15 @@ def clicks(page, n_runs):
     expect(log).to_contain_text("said by rank 1")
     page.keyboard.press("Escape")
     expect(page.locator(".confusion td").first).to_have_text("8")
-    expect(page.locator(".worst img")).to_have_js_property("naturalWidth", 2)
+    # Pictures by an absolute path, and by one from where the run was started; not all of them are of mistakes.
+    worst = page.locator(".worst")
+    expect(worst.locator("img")).to_have_count(2)
+    for picture in worst.locator("img").all():
+        picture.scroll_into_view_if_needed()
+        expect(picture).to_have_js_property("naturalWidth", 2)
+    expect(worst.locator("figure.wrong")).to_have_count(1)
+    expect(page.get_by_text("1 wrong, 1 right but uncertain")).to_be_visible()
+    expect(worst.locator("figure").last).to_contain_text("dog, right but uncertain")
     page.keyboard.press("t")
     page.wait_for_timeout(200)
     shot(page, "run-dark")
@@ -263,7 +225,7 @@ def clicks(page, n_runs):
 def drawn(page):
     """Pixels of the first chart that are not empty."""
     return page.evaluate("""() => {
-        const canvas = document.querySelector(".panel canvas");
+        const canvas = document.querySelector(".panel canvas.lines");
         const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
         let count = 0;
         for (let i = 3; i < data.length; i += 4) count += data[i] > 60;
@@ -298,7 +260,7 @@ def trained(page, folder):
     row.click()
     page.keyboard.press("5")
     facts = page.locator(".facts").first
-    expect(facts).to_contain_text(re.compile(r"step\d"), timeout=10000)
+    expect(facts).to_contain_text(re.compile(r"Step\d"), timeout=10000)
     before = facts.inner_text()
     expect(facts).not_to_have_text(before, timeout=5000)
     expect(page.locator('[data-card="resources"]')).to_contain_text("rank 1", timeout=5000)
@@ -315,21 +277,21 @@ def quick(browser, folder):
     """200 runs of 100,000 points are drawn within a second."""
     many(folder, 200, 100_000)
     with Server(folder) as server:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page = browser.new_context(**WIDE).new_page()
         page.goto("about:blank")
         began = time.monotonic()
         page.goto(server.address, wait_until="commit")
-        page.wait_for_selector(".panel canvas")
+        page.wait_for_selector(".panel canvas.over")
         seconds = time.monotonic() - began
         print(f"200 runs of 100,000 points: {seconds:.2f} s to the first picture")
-        rows = page.locator(".row")
-        expect(rows).to_have_count(200, timeout=60000)
+        head = page.locator(".list-head")
+        expect(head).to_contain_text("200 runs", timeout=60000)
         print(f"all of them after {time.monotonic() - began:.2f} s")
         page.wait_for_timeout(500)
         shot(page, "many")
         began = time.monotonic()
         page.locator("#filter").fill("model3")
-        expect(rows).to_have_count(29)
+        expect(head).to_contain_text("29 of 200 runs")
         print(f"filtered after {time.monotonic() - began:.2f} s")
         assert seconds < float(os.environ.get("FIRST_PICTURE_SECONDS", "1")), seconds
 
@@ -355,8 +317,8 @@ def offline(browser, folder, n_runs):
 
 
 def phone(browser, server):
-    page = opened(browser, server.address, viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark")
-    page.wait_for_selector(".panel canvas")
+    page = opened(browser, server.address, **PHONE)
+    page.wait_for_selector(".panel canvas.over")
     shot(page, "phone-dark")
     for tab in ["Table", "Compare", "Sweep", "Run", "Curves"]:
         page.get_by_role("tab", name=tab).click()
@@ -371,7 +333,7 @@ def some(folder, picture, broken=True):
     for _ in range(20):
         plain.train(50).tell()
     plain.straggle().finish()
-    plain.log(0, ["<b>said by rank 0</b>"]).log(1, ["said by rank 1"]).evaluate(picture)
+    plain.log(0, ["<b>said by rank 0</b>"]).log(1, ["said by rank 1"]).evaluate(picture, os.path.dirname(picture))
     Run(logs, "failed", 2, lr=3.0).train(40).fail("the loss is not finite").log(1, ["bad"])
     Run(logs, HOSTILE, 3, lr=0.01, extra=f"momentum = '''{HOSTILE.replace(chr(39), '')}'''\n").train(600).log(0, [HOSTILE]).finish()
     cut = Run(logs, "cut", 4, lr=0.03).train(300)
@@ -384,16 +346,22 @@ def some(folder, picture, broken=True):
     return logs, Run(logs, "goes_on", 6, lr=0.05).train(500)
 
 
-def png(path):
-    """Two white pixels by two."""
-    import struct
-    import zlib
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    head = struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)
-    bytes = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\xff\xff" * 2)) + chunk(b"IEND", b"")
-    with open(path, "wb") as file:
-        file.write(bytes)
-    return path
+def firefox(playwright, logs):
+    """The same page in Firefox, where there is one that playwright can drive."""
+    try:
+        browser = playwright.firefox.launch()
+    except Exception as error:
+        print(f"without Firefox: {str(error).splitlines()[0]}")
+        return
+    with Server(logs) as server:
+        page = opened(browser, server.address, **WIDE)
+        for tab in ["Table", "Compare", "Sweep", "Run", "Curves"]:
+            page.get_by_role("tab", name=tab).click()
+            page.wait_for_timeout(300)
+        assert drawn(page) > 500
+        audit.keyboard(page)
+        unharmed(page)
+    browser.close()
 
 
 def main():
@@ -407,21 +375,26 @@ def main():
         seen, _ = some(os.path.join(FOLDER, "seen"), "cat.png", broken=False)
         # By a relative path, so that no line is longer on another machine.
         with Server(".", cwd=seen) as server:
-            pictures.compare(browser, opened, server.address, "plain", shot)
+            pictures.compare(browser, opened, server.address, PLAIN, shot)
         with Server(logs) as server:
             refuses_strangers(server)
-            page = opened(browser, server.address, viewport={"width": 1440, "height": 900}, color_scheme="light")
+            page = opened(browser, server.address, **WIDE)
             assert "token" not in page.url, "the token leaves the address bar"
-            expect(page.locator(".problem")).to_contain_text("format 99")
+            expect(page.locator(".problems")).to_contain_text("format 99")
             clicks(page, n_runs)
             page.keyboard.press("t")
             lives(page, goes_on)
             trained(page, folder)
             phone(browser, server)
             unharmed(page)
+            living.everything(browser, server, logs, goes_on)
+            audit.everything(browser, server)
+        living.restarted(browser)
         offline(browser, logs, n_runs + 1)
         quick(browser, os.path.join(FOLDER, "many"))
+        living.thousand(browser)
         browser.close()
+        firefox(playwright, logs)
     print("the page works")
 
 

@@ -73,7 +73,7 @@ MEASURE = """async (picture) => {
         }
         cells.push(line);
     }
-    return { boxes, colors, inked: Number(inked(document.querySelector(".panel canvas, .timechart canvas")).toFixed(4)), cells };
+    return { boxes, colors, inked: Number(inked(document.querySelector(".panel canvas.lines, .timechart canvas.lines")).toFixed(4)), cells };
 }"""
 
 
@@ -81,8 +81,7 @@ def measured(browser, opened, address, focus, shot):
     """What each view looks like."""
     views = {}
     for look, options in LOOKS.items():
-        page = opened(browser, address, **options)
-        page.locator(f'.row[data-run^="{focus}/"]').click()
+        page = opened(browser, address + focus, **options)
         for tab in TABS:
             page.get_by_role("tab", name=tab).click()
             page.mouse.move(2, 2)

@@ -119,11 +119,19 @@ class Run:
         self.write(f"rank-{rank}.log", "".join(f"2026-11-20T13:00:00Z  {line}\n" for line in lines))
         return self
 
-    def evaluate(self, picture):
-        """What `ddprun eval --out` leaves."""
+    def evaluate(self, picture, start):
+        """What `ddprun eval --out` leaves: of a mistake, and of a right answer whose picture is named from the folder of the start."""
+        with open(os.path.join(self.folder, "environment.json"), encoding="utf-8") as file:
+            environment = json.load(file)
+        environment["starts"][-1]["folder"] = start
+        with open(os.path.join(self.folder, "environment.json"), "w", encoding="utf-8") as file:
+            json.dump(environment, file)
         kinds = ["cat", "dog", "<b>owl</b>"]
         classes = [dict(zip(["class", "samples", "precision", "recall", "f1"], [kind, 10, 0.9, 0.8, 0.85])) for kind in kinds]
-        worst = [{"sample": picture, "loss": 4.2, "class": "cat", "answer": "dog"}]
+        worst = [
+            {"sample": picture, "loss": 4.2, "class": "cat", "answer": "dog"},
+            {"sample": os.path.basename(picture), "loss": 0.6, "class": "dog", "answer": "dog"},
+        ]
         details = [{"split": "val", "classes": classes, "confusion": [[8, 2, 0], [1, 9, 0], [0, 0, 10]], "worst": worst}]
         os.makedirs(os.path.join(self.folder, "eval"))
         self.write("eval/eval.json", json.dumps({"step": 5, "metrics": {"val/loss": 0.4}, "details": details}))

@@ -1,8 +1,10 @@
 //! The page of `ddprun serve` and `ddprun report --html`, clicked through in a real browser by
 //! `tests/browser/page.py`; and what the two commands refuse.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 use crate::harness::lab::{BINARY, Lab};
 use crate::skipped;
@@ -32,6 +34,36 @@ fn the_page_works_in_a_browser_live_and_from_one_file() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.ends_with("the page works\n"), "{said}");
+}
+
+#[test]
+fn a_page_keeps_its_token_from_start_to_start() {
+    let lab = Lab::new();
+    let token = |folder: &str, cache: &str| {
+        std::fs::create_dir_all(lab.path(folder)).unwrap();
+        let mut command = Command::new(BINARY);
+        command.arg("serve").arg(lab.path(folder)).args(["--port", "0"]);
+        command.env("DDPRUN_CACHE", cache).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        line.trim().split_once("token=").unwrap().1.to_owned()
+    };
+    let cache = lab.path("cache");
+    let kept = cache.to_str().unwrap();
+    let first = token("runs", kept);
+    assert_eq!(first.len(), 64);
+    assert_eq!(token("runs", kept), first);
+    assert_ne!(token("other", kept), first, "one folder does not open another");
+    let mode = cache.join("secret").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only its user can read what it is made from");
+    assert_ne!(
+        token("runs", "off"),
+        token("runs", "off"),
+        "without a cache each start has its own"
+    );
 }
 
 #[test]

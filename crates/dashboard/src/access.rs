@@ -3,7 +3,10 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use crate::files;
 use crate::http::{self, Request};
 use crate::transport::Key;
 use crate::{launch, transport};
@@ -16,6 +19,15 @@ pub(crate) struct Access {
     cookie: String,
     /// Names beside addresses.
     names: Vec<String>,
+}
+
+/// The token of this user's servers of `folder`, the same from start to start, so that open pages go
+/// on. It is derived from the secret in the user's cache, which no other user can read; `None` without
+/// a cache.
+pub fn kept_token(folder: &Path) -> Option<Key> {
+    let mut material = files::user_secret()?;
+    material.extend(folder.canonicalize().ok()?.as_os_str().as_bytes());
+    Some(Key::new(blake3::derive_key("ddprun serve: token of a folder", &material)))
 }
 
 impl Access {

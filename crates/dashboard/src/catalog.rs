@@ -1,7 +1,8 @@
 //! The runs and sweeps below a folder, kept up to date from their files. Only files that have
 //! changed since the last look are read again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::event::Event;
 use crate::files::lock_holder;
 use crate::metrics_file::Metrics;
-use crate::overview::{Overview, RunView};
+use crate::overview::{Listed, Overview, RunView};
 use crate::record::{
     DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, RunTime, Stamped,
     newest_of,
@@ -23,6 +24,8 @@ use crate::sweeps::SweepView;
 
 /// Version of the answers' forms.
 pub(crate) const FORMAT: u32 = 1;
+/// Removed runs and sweeps that are remembered for pages that ask for changes.
+const MAX_REMOVED: usize = 10_000;
 
 /// Runs and sweeps below a folder.
 pub(crate) struct RunCatalog {
@@ -30,6 +33,13 @@ pub(crate) struct RunCatalog {
     runs: BTreeMap<String, Run>,
     sweeps: BTreeMap<String, Sweep>,
     looked: Option<Instant>,
+    /// Rises with each change. It begins with the time, so that what a page has read from an earlier
+    /// server is older.
+    version: u64,
+    /// Changes up to this version are not known one by one.
+    base: u64,
+    removed: VecDeque<(u64, String)>,
+    next_key: u32,
 }
 
 /// The runs as they were last read, without a copy of them.
@@ -45,6 +55,11 @@ pub(crate) struct Census<'a> {
 struct Run {
     folder: PathBuf,
     sweep: Option<String>,
+    key: u32,
+    /// Version of its last change.
+    version: u64,
+    /// True if its sweep has stopped it early, as last told.
+    is_pruned: bool,
     stamp: Stamp,
     /// `None` until it is read.
     view: Option<Result<RunView, String>>,
@@ -57,7 +72,32 @@ struct Run {
 struct Sweep {
     folder: PathBuf,
     stamp: Stamp,
+    version: u64,
     view: Result<SweepView, String>,
+}
+
+/// Runs that a request names by their keys, `1-3,7`; all without names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keys(Option<Vec<(u32, u32)>>);
+
+impl Keys {
+    /// Every run.
+    pub(crate) const ALL: Self = Self(None);
+
+    /// The runs of `text`; what names none is skipped.
+    pub(crate) fn parse(text: &str) -> Self {
+        let range = |part: &str| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            Some((from.parse().ok()?, to.parse().ok()?))
+        };
+        Self(Some(text.split(',').filter_map(range).collect()))
+    }
+
+    fn contains(&self, key: u32) -> bool {
+        let is_in =
+            |ranges: &Vec<(u32, u32)>| ranges.iter().any(|&(from, to)| (from..=to).contains(&key));
+        self.0.as_ref().is_none_or(is_in)
+    }
 }
 
 /// Detects changes: size and time of each file, and the process that writes them.
@@ -68,7 +108,10 @@ impl RunCatalog {
     pub(crate) fn new(root: &Path) -> Self {
         let runs = BTreeMap::new();
         let sweeps = BTreeMap::new();
-        Self { root: root.to_owned(), runs, sweeps, looked: None }
+        let base = Timestamp::now().as_millisecond().unsigned_abs();
+        let removed = VecDeque::new();
+        let root = root.to_owned();
+        Self { root, runs, sweeps, looked: None, version: base, base, removed, next_key: 0 }
     }
 
     /// As [`Self::look`], but not sooner than `pause` after the last look.
@@ -91,19 +134,55 @@ impl RunCatalog {
                 folders.insert(self.id(&trial), (trial, Some(id.clone())));
             }
         }
-        let before = (self.runs.len(), self.sweeps.len());
+        let now = self.version + 1;
+        let gone = self.runs.keys().filter(|id| !folders.contains_key(*id));
+        let gone = gone.chain(self.sweeps.keys().filter(|id| !sweeps.contains_key(*id)));
+        let gone: Vec<String> = gone.cloned().collect();
+        let mut has_changed = !gone.is_empty();
         self.runs.retain(|id, _| folders.contains_key(id));
         self.sweeps.retain(|id, _| sweeps.contains_key(id));
-        let mut has_changed = before != (self.runs.len(), self.sweeps.len());
+        self.forget(gone, now);
         for (id, (folder, sweep)) in folders {
-            self.runs.entry(id).or_insert_with(|| Run::new(folder, sweep));
+            self.runs.entry(id).or_insert_with(|| {
+                self.next_key += 1;
+                Run::new(folder, sweep, self.next_key)
+            });
         }
         for (id, folder) in sweeps {
+            has_changed |= !self.sweeps.contains_key(&id);
             self.sweeps.entry(id).or_insert_with(|| Sweep::new(folder));
         }
-        has_changed |= self.refresh_sweeps();
+        has_changed |= self.refresh_sweeps(now);
         let known = self.runs.iter_mut().filter(|(_, run)| run.view.is_some());
-        has_changed | refresh(known.collect())
+        has_changed |= refresh(known.collect(), now);
+        has_changed |= self.note_pruned(now);
+        if has_changed {
+            self.version = now;
+        }
+        has_changed
+    }
+
+    /// Remembers what was removed, so that pages which ask for changes hear of it.
+    fn forget(&mut self, gone: Vec<String>, now: u64) {
+        self.removed.extend(gone.into_iter().map(|id| (now, id)));
+        while self.removed.len() > MAX_REMOVED {
+            self.base = self.removed.pop_front().map_or(self.base, |(version, _)| version);
+        }
+    }
+
+    /// Notes which runs are pruned trials. Returns true if any was not known to be.
+    fn note_pruned(&mut self, now: u64) -> bool {
+        let sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().ok());
+        let pruned: BTreeSet<String> = sweeps.flat_map(SweepView::pruned).collect();
+        let mut has_changed = false;
+        for (id, run) in &mut self.runs {
+            if run.is_pruned != pruned.contains(id) {
+                run.is_pruned = !run.is_pruned;
+                run.version = now;
+                has_changed = true;
+            }
+        }
+        has_changed
     }
 
     /// Id of a run or sweep on the page.
@@ -113,7 +192,7 @@ impl RunCatalog {
         if text.is_empty() { ".".to_owned() } else { text }
     }
 
-    fn refresh_sweeps(&mut self) -> bool {
+    fn refresh_sweeps(&mut self, now: u64) -> bool {
         let mut has_changed = false;
         for (id, sweep) in &mut self.sweeps {
             let files = [JOURNAL].map(|name| sweep.folder.join(name));
@@ -121,8 +200,11 @@ impl RunCatalog {
             // Trials that go on report between two lines of the journal.
             if stamp != sweep.stamp || stamp.1.is_some() {
                 let view = SweepView::read(&sweep.folder, id);
-                sweep.view = view.map_err(|error| in_words(&sweep.folder, &error));
-                has_changed |= stamp != sweep.stamp;
+                let view = view.map_err(|error| in_words(&sweep.folder, &error));
+                if view != sweep.view {
+                    (sweep.view, sweep.version) = (view, now);
+                    has_changed = true;
+                }
                 sweep.stamp = stamp;
             }
         }
@@ -137,7 +219,8 @@ impl RunCatalog {
         if unread.is_empty() {
             return None;
         }
-        refresh(unread);
+        self.version += 1;
+        refresh(unread, self.version);
         Some(())
     }
 
@@ -145,6 +228,8 @@ impl RunCatalog {
     pub(crate) fn read_one_long(&mut self) -> Option<()> {
         let mut runs = self.runs.iter_mut();
         let (id, run) = runs.find(|(_, run)| run.is_glanced_at())?;
+        self.version += 1;
+        run.version = self.version;
         let read = run.metrics.read().map(drop);
         let read = read.and_then(|()| Ok(run.events.read()?)).and_then(|()| run.read(id));
         run.view = Some(read.map_err(|error| in_words(&run.folder, &error)));
@@ -153,48 +238,70 @@ impl RunCatalog {
 
     /// All runs with their states.
     pub(crate) fn census(&self) -> Census<'_> {
-        let sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().ok());
-        let pruned: BTreeSet<String> = sweeps.flat_map(SweepView::pruned).collect();
-        let with_state = |view: &'_ RunView| {
-            let is_pruned = view.state != State::Running && pruned.contains(&view.id);
-            if is_pruned { State::Pruned } else { view.state }
-        };
         let views = || self.runs.values().map(|run| run.view.as_ref());
         Census {
-            runs: views().flatten().flatten().map(|view| (view, with_state(view))).collect(),
+            runs: self.runs.values().filter_map(Run::with_state).collect(),
             unreadable: views().flatten().filter(|view| view.is_err()).count(),
             unread: views().filter(Option::is_none).count(),
         }
     }
 
-    /// The answer to `api/overview`.
-    pub(crate) fn overview(&self) -> Overview {
-        let mut views: Vec<RunView> = Vec::new();
-        for (view, state) in self.census().runs {
-            let mut view = view.clone();
+    /// The answer to `api/overview`: what has changed after version `since`, or everything.
+    pub(crate) fn overview(&self, since: u64) -> Overview<'_> {
+        let whole = since < self.base || since > self.version;
+        let is_new = |version: u64| whole || version > since;
+        let mut runs: Vec<Listed<'_>> = Vec::new();
+        for run in self.runs.values().filter(|run| is_new(run.version)) {
+            let Some((view, state)) = run.with_state() else { continue };
+            let mut view = Cow::Borrowed(view);
             if state != view.state {
-                (view.state, view.reason) = (state, None);
+                let own = view.to_mut();
+                (own.state, own.reason) = (state, None);
             }
-            views.push(view);
+            runs.push(Listed { key: run.key, version: run.version, run: view });
         }
-        views.sort_by(|a, b| (b.started, &b.id).cmp(&(a.started, &a.id)));
+        runs.sort_by(|a, b| (b.run.started, &b.run.id).cmp(&(a.run.started, &a.run.id)));
+        // What has come back is there; what can be read no more is not.
+        let removed = self
+            .removed
+            .iter()
+            .filter(|(version, id)| !whole && *version > since && !self.is_there(id));
+        let unreadable = self
+            .runs
+            .iter()
+            .filter(|(_, run)| !whole && run.version > since && matches!(run.view, Some(Err(_))));
+        let unreadable = unreadable.map(|(id, _)| id.as_str());
+        let sweeps = self.sweeps.values().filter(|sweep| is_new(sweep.version));
         let of_runs = self.runs.values().filter_map(|run| run.view.as_ref()?.as_ref().err());
         let of_sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().err());
         Overview {
             format: FORMAT,
             folder: self.root.display().to_string(),
+            version: self.version,
+            whole,
             now: Timestamp::now().as_millisecond(),
-            runs: views,
-            sweeps: self.sweeps.values().filter_map(|sweep| sweep.view.clone().ok()).collect(),
+            runs,
+            sweeps: sweeps.filter_map(|sweep| sweep.view.as_ref().ok()).collect(),
+            removed: removed.map(|(_, id)| id.as_str()).chain(unreadable).collect(),
             unread: self.runs.values().filter(|run| run.view.is_none()).count(),
             problems: of_runs.chain(of_sweeps).cloned().collect(),
         }
     }
 
-    /// The answer to `api/series`.
-    pub(crate) fn series(&self, metric: &str, points: usize, range: (u64, u64)) -> Value {
+    fn is_there(&self, id: &str) -> bool {
+        self.runs.contains_key(id) || self.sweeps.contains_key(id)
+    }
+
+    /// The answer to `api/series` about some runs.
+    pub(crate) fn series(
+        &self,
+        metric: &str,
+        points: usize,
+        range: (u64, u64),
+        keys: &Keys,
+    ) -> Value {
         let mut runs = serde_json::Map::new();
-        for (id, run) in &self.runs {
+        for (id, run) in self.runs.iter().filter(|(_, run)| keys.contains(run.key)) {
             if let Some(columns) = run.metrics.columns(metric, points, range) {
                 runs.insert(id.clone(), serde_json::to_value(columns).unwrap_or_default());
             }
@@ -202,9 +309,10 @@ impl RunCatalog {
         json!({ "runs": runs })
     }
 
-    /// The answer to `api/timelines`.
-    pub(crate) fn timelines(&self) -> BTreeMap<&String, &[(u64, f64)]> {
-        self.runs.iter().map(|(id, run)| (id, run.timeline.as_slice())).collect()
+    /// The answer to `api/timelines` about some runs.
+    pub(crate) fn timelines(&self, keys: &Keys) -> BTreeMap<&String, &[(u64, f64)]> {
+        let runs = self.runs.iter().filter(|(_, run)| keys.contains(run.key));
+        runs.map(|(id, run)| (id, run.timeline.as_slice())).collect()
     }
 
     /// The folder of a run by its id; nothing of other folders is served.
@@ -222,13 +330,21 @@ impl RunCatalog {
 }
 
 impl Run {
-    fn new(folder: PathBuf, sweep: Option<String>) -> Self {
+    fn new(folder: PathBuf, sweep: Option<String>, key: u32) -> Self {
         let metrics = Metrics::new(&folder);
         let events = Milestones::new(&folder.join(EVENTS));
         let stamp = Stamp::default();
         let view = None;
         let timeline = Vec::new();
-        Self { folder, sweep, stamp, view, metrics, events, timeline }
+        let (version, is_pruned) = (0, false);
+        Self { folder, sweep, key, version, is_pruned, stamp, view, metrics, events, timeline }
+    }
+
+    /// What can be read of it, with a state that knows of pruned trials.
+    fn with_state(&self) -> Option<(&RunView, State)> {
+        let view = self.view.as_ref()?.as_ref().ok()?;
+        let is_pruned = self.is_pruned && view.state != State::Running;
+        Some((view, if is_pruned { State::Pruned } else { view.state }))
     }
 
     /// True if long files have been read only in part.
@@ -238,7 +354,7 @@ impl Run {
     }
 
     /// Reads the files that have changed. Returns true if any has.
-    fn refresh(&mut self, id: &str) -> bool {
+    fn refresh(&mut self, id: &str, now: u64) -> bool {
         let names = [EVENTS, METRICS, EPOCHS, ENVIRONMENT, TAGS, "failure.json", "eval.json"];
         let mut files: Vec<PathBuf> = names.iter().map(|name| self.folder.join(name)).collect();
         files.extend([DESCRIPTION, RESOLVED].map(|name| newest_of(&self.folder, name)));
@@ -246,7 +362,7 @@ impl Run {
         if stamp == self.stamp && self.view.is_some() {
             return false;
         }
-        self.stamp = stamp;
+        (self.stamp, self.version) = (stamp, now);
         let read = self.glance().and_then(|()| self.read(id));
         self.view = Some(read.map_err(|error| in_words(&self.folder, &error)));
         true
@@ -282,12 +398,12 @@ impl Run {
 
 /// Refreshes runs on several threads: at the start there may be hundreds. Returns true if any has
 /// changed.
-fn refresh(mut runs: Vec<(&String, &mut Run)>) -> bool {
+fn refresh(mut runs: Vec<(&String, &mut Run)>, now: u64) -> bool {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = runs.len().div_ceil(threads).max(1);
     std::thread::scope(|scope| {
         let part = |part: &mut [(&String, &mut Run)]| {
-            part.iter_mut().fold(false, |any, (id, run)| run.refresh(id) | any)
+            part.iter_mut().fold(false, |any, (id, run)| run.refresh(id, now) | any)
         };
         let threads: Vec<_> =
             runs.chunks_mut(share).map(|chunk| scope.spawn(move || part(chunk))).collect();
@@ -298,7 +414,7 @@ fn refresh(mut runs: Vec<(&String, &mut Run)>) -> bool {
 
 impl Sweep {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, stamp: Stamp::default(), view: Err(String::new()) }
+        Self { folder, stamp: Stamp::default(), version: 0, view: Err(String::new()) }
     }
 }
 
@@ -345,6 +461,69 @@ fn timeline(events: &[Stamped]) -> Vec<(u64, f64)> {
 mod tests {
     use super::*;
     use crate::example_events;
+
+    /// A run that has just begun.
+    fn begin(root: &Path, name: &str) -> PathBuf {
+        let folder = root.join(name).join("20261120-130000-0001");
+        std::fs::create_dir_all(&folder).unwrap();
+        let started = json!({
+            "time": "2026-11-20T13:00:00Z", "step": 0, "event": "started", "format": 1,
+            "version": "0.1.0", "name": name, "run": "20261120-130000-0001", "arithmetic": [],
+            "devices": ["cpu"], "steps_per_epoch": 10, "total_steps": 100, "resumed_from": 0,
+        });
+        std::fs::write(folder.join(EVENTS), format!("{started}\n")).unwrap();
+        std::fs::write(folder.join(METRICS), "step,epoch,train/loss\n").unwrap();
+        folder
+    }
+
+    fn ids<'a>(overview: &'a Overview<'_>) -> Vec<&'a str> {
+        overview.runs.iter().map(|listed| listed.run.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_page_is_told_what_has_changed_since_it_asked() {
+        let root = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| begin(root.path(), name));
+        let mut catalog = RunCatalog::new(root.path());
+        catalog.look();
+        while catalog.read_some(1).is_some() {}
+        let first = catalog.overview(0);
+        assert!(first.whole && first.removed.is_empty());
+        assert_eq!(ids(&first), ["b/20261120-130000-0001", "a/20261120-130000-0001"]);
+        assert_ne!(first.runs[0].key, first.runs[1].key);
+        let version = first.version;
+        let nothing = catalog.overview(version);
+        assert!(!nothing.whole && nothing.runs.is_empty());
+        assert!(!catalog.look() && catalog.version == version, "nothing has changed");
+        std::fs::write(a.join(METRICS), "step,epoch,train/loss\n1,1,0.5\n").unwrap();
+        assert!(catalog.look());
+        assert_eq!(ids(&catalog.overview(version)), ["a/20261120-130000-0001"]);
+        // Tags that cannot be read hide nothing else of a run.
+        std::fs::write(a.join(TAGS), "{").unwrap();
+        assert!(catalog.look());
+        let found = catalog.overview(version);
+        assert!(found.problems.is_empty(), "{:?}", found.problems);
+        assert!(found.runs[0].run.problem.as_ref().unwrap().contains("tags.json"));
+        std::fs::remove_dir_all(&b).unwrap();
+        assert!(catalog.look());
+        assert_eq!(catalog.overview(version).removed, ["b/20261120-130000-0001"]);
+        assert!(catalog.overview(0).removed.is_empty(), "who asks for all knows none of them");
+        begin(root.path(), "b");
+        catalog.look();
+        while catalog.read_some(1).is_some() {}
+        let back = catalog.overview(version);
+        assert!(back.removed.is_empty() && back.runs.len() == 2);
+        // What another server has told is not known here.
+        assert!(catalog.overview(catalog.base - 1).whole && catalog.overview(u64::MAX).whole);
+    }
+
+    #[test]
+    fn runs_are_named_by_ranges_of_keys() {
+        let keys = Keys::parse("1-3,7,x,9-");
+        let named: Vec<u32> = (0..12).filter(|&key| keys.contains(key)).collect();
+        assert_eq!(named, [1, 2, 3, 7]);
+        assert!(Keys::ALL.contains(5) && !Keys::parse("").contains(5));
+    }
 
     #[test]
     fn pauses_and_what_was_done_again_do_not_count() {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::files;
+use crate::record;
 
 /// Name of the file.
 const NAME: &str = "eval.json";
@@ -51,9 +52,10 @@ struct Sample {
 /// Evaluations of the run in `folder`. Files that cannot be parsed are skipped.
 pub(crate) fn evaluations(folder: &Path, id: &str) -> Vec<Evaluation> {
     let mut found = parts(folder);
+    let base = base(folder);
     for (at, evaluation) in found.iter_mut().enumerate() {
         for (index, sample) in evaluation.part.worst.iter_mut().enumerate() {
-            if picture(&sample.name).is_some() {
+            if picture(&sample.name, base.as_deref()).is_some() {
                 let id = encoded(id);
                 sample.image = Some(format!("api/image?id={id}&evaluation={at}&sample={index}"));
             }
@@ -84,7 +86,8 @@ fn read(path: &Path) -> Option<Vec<Evaluation>> {
 /// The picture of a sample: only if an evaluation names it, and only in formats that run nothing.
 pub(crate) fn image(folder: &Path, at: usize, sample: usize) -> Option<(&'static str, Vec<u8>)> {
     let evaluation = parts(folder).into_iter().nth(at)?;
-    let (kind, path) = picture(&evaluation.part.worst.get(sample)?.name)?;
+    let name = &evaluation.part.worst.get(sample)?.name;
+    let (kind, path) = picture(name, base(folder).as_deref())?;
     Some((kind, files::read(&path).ok()?))
 }
 
@@ -99,9 +102,16 @@ pub(crate) fn inline(folder: &Path, found: &mut [Evaluation]) {
     }
 }
 
-/// The kind of picture that a sample is, and its file.
-fn picture(sample: &str) -> Option<(&'static str, PathBuf)> {
-    let path = PathBuf::from(sample);
+/// The folder that relative paths of a run start from: the one that it was last started in.
+fn base(folder: &Path) -> Option<PathBuf> {
+    record::read_environment(folder).ok()?.pop().map(|start| start.folder)
+}
+
+/// The kind of picture that a sample is, and its file. A relative path is one from `base`, where the
+/// run was started, or else from where the server was.
+fn picture(sample: &str, base: Option<&Path>) -> Option<(&'static str, PathBuf)> {
+    // Earlier versions wrote names with quotes.
+    let path = PathBuf::from(sample.trim_matches('`'));
     let kind = match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
         "jpg" | "jpeg" => "image/jpeg",
         "png" => "image/png",
@@ -109,6 +119,8 @@ fn picture(sample: &str) -> Option<(&'static str, PathBuf)> {
         "bmp" => "image/bmp",
         _ => return None,
     };
+    let at_run = base.map(|base| base.join(&path)).filter(|path| path.is_file());
+    let path = at_run.unwrap_or(path);
     let found = path.metadata().ok()?;
     (found.is_file() && found.len() <= MAX_IMAGE).then_some((kind, path))
 }
@@ -177,6 +189,19 @@ mod tests {
         assert_eq!(images(&found), [Some(address.to_owned()), None]);
         assert_eq!(image(folder.path(), 0, 0), Some(("image/png", b"bytes".to_vec())));
         assert_eq!((image(folder.path(), 0, 1), image(folder.path(), 1, 0)), (None, None));
+        // A relative path is one from where the run was started.
+        let start = serde_json::json!({
+            "time": "2026-11-20T13:00:00Z", "ddprun": "0.1.0", "target": "x", "profile": "debug",
+            "git_revision": null, "host": "a", "system": "Linux", "cpu": null, "cores": 2,
+            "folder": folder.path(), "command_line": ["ddprun"],
+        });
+        let written = serde_json::json!({ "format": 1, "starts": [start] }).to_string();
+        let environment = folder.path().join(record::ENVIRONMENT);
+        crate::files::write_atomic(&environment, written.as_bytes()).unwrap();
+        let base = base(folder.path()).unwrap();
+        assert_eq!(super::picture("cat.PNG", Some(&base)).unwrap().1, picture);
+        assert_eq!(super::picture("`cat.PNG`", Some(&base)).unwrap().1, picture);
+        assert_eq!(super::picture("cat.PNG", None), None);
         inline(folder.path(), &mut found);
         assert_eq!(images(&found), [Some("data:image/png;base64,Ynl0ZXM=".to_owned()), None]);
     }

@@ -6,24 +6,28 @@
 //! ```
 //!
 //! The server is a process of its own that only reads, so training cannot be hurt by it. Its page
-//! is plain modules of JavaScript in `page/`, which are packed without a build step; charts are
-//! drawn by uPlot. Names and texts of runs reach the page as JSON alone, and there only as text of
-//! elements.
+//! is plain modules of JavaScript in `page/`, which are packed without a build step; `chart.js`
+//! draws. Names and texts of runs reach the page as JSON alone, and there only as text of elements.
 //!
 //! Requests of the page and their answers. Times are milliseconds since 1970; a number that is not
 //! finite is `null`.
 //!
 //! ```text
-//! api/overview                      Overview: all runs with state, metrics, configuration; sweeps
-//! api/series?metric&points&from&to  {runs: {id: {step, mean, low?, high?}}}, columns of one length,
-//!                                   reduced to about `points`; `from` and `to` are steps
-//! api/timelines                     {id: [[step, seconds]]}: when each run was where
+//! api/overview?since                Overview: runs with state, metrics, configuration; sweeps; all,
+//!                                   or what has changed after version `since` and what is gone
+//! api/series?metric&points&from&to&runs
+//!                                   {runs: {id: {step, mean, low?, high?}}}, columns of one length,
+//!                                   reduced to about `points`; `from` and `to` are steps, `runs`
+//!                                   keys of the overview as `1-3,7`, without it all
+//! api/timelines?runs                {id: [[step, seconds]]}: when each run was where
 //! api/run?id                        Details: ranks' phases and resources, stragglers, events,
 //!                                   failure, evaluations ...
 //! api/log?id&rank&lines             {lines, size}: the end of a rank's log
 //! api/image?id&evaluation&sample    a picture that an evaluation names
 //! api/events                        server-sent events: a number whenever anything has changed
 //! ```
+//!
+//! Answers are compressed for clients that take gzip.
 //!
 //! `metrics` is the text that Prometheus scrapes.
 //!
@@ -60,9 +64,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+pub use access::kept_token;
 pub use server::{Error, Server};
 
-use crate::catalog::RunCatalog;
+use crate::catalog::{Keys, RunCatalog};
 use crate::details::Details;
 
 /// Points of a curve, and lines of a log.
@@ -79,11 +84,12 @@ pub fn html(folder: &Path) -> std::io::Result<Option<String>> {
     if catalog.is_empty() {
         return Ok(None);
     }
-    let overview = catalog.overview();
-    let metrics: BTreeSet<&String> = overview.runs.iter().flat_map(|run| &run.series).collect();
+    let overview = catalog.overview(0);
+    let metrics: BTreeSet<&String> =
+        overview.runs.iter().flat_map(|listed| &listed.run.series).collect();
     let mut series = Map::new();
     for metric in metrics {
-        let mut found = catalog.series(metric, POINTS, (0, u64::MAX));
+        let mut found = catalog.series(metric, POINTS, (0, u64::MAX), &Keys::ALL);
         series.insert(metric.clone(), found["runs"].take());
     }
     let mut details = Map::new();
@@ -96,7 +102,7 @@ pub fn html(folder: &Path) -> std::io::Result<Option<String>> {
         };
         details.insert(id.clone(), value);
     }
-    let timelines = catalog.timelines();
+    let timelines = catalog.timelines(&Keys::ALL);
     let data: Value = json!({
         "overview": overview, "series": series, "timelines": timelines, "details": details,
     });

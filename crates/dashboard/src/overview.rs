@@ -1,5 +1,6 @@
 //! All runs and sweeps, for the list, the table and the heads of charts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -11,22 +12,39 @@ use crate::plan::Mode;
 use crate::runs::{State, Summary};
 use crate::sweeps::SweepView;
 
-/// The answer to `api/overview`.
+/// The answer to `api/overview`: everything, or what has changed since a version.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Overview {
+pub(crate) struct Overview<'a> {
     /// Version of the answers' forms.
     pub(crate) format: u32,
+    /// Rises with each change.
+    pub(crate) version: u64,
+    /// False if only changes are told.
+    pub(crate) whole: bool,
     /// The served folder.
     pub(crate) folder: String,
     /// When this was written.
     pub(crate) now: i64,
     /// The newest first.
-    pub(crate) runs: Vec<RunView>,
-    pub(crate) sweeps: Vec<SweepView>,
+    pub(crate) runs: Vec<Listed<'a>>,
+    pub(crate) sweeps: Vec<&'a SweepView>,
+    /// Ids of runs and sweeps that are there no more.
+    pub(crate) removed: Vec<&'a str>,
     /// Runs that are still to be read.
     pub(crate) unread: usize,
     /// Messages about runs and sweeps that cannot be read.
     pub(crate) problems: Vec<String>,
+}
+
+/// A run in the overview.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Listed<'a> {
+    /// By which requests name several runs; it changes with a restart of the server.
+    pub(crate) key: u32,
+    /// Version of its last change.
+    pub(crate) version: u64,
+    #[serde(flatten)]
+    pub(crate) run: Cow<'a, RunView>,
 }
 
 /// One run.
@@ -54,6 +72,9 @@ pub(crate) struct RunView {
     pub(crate) seconds: f64,
     pub(crate) devices: Vec<String>,
     pub(crate) tags: Vec<String>,
+    /// What of it cannot be read, though the rest can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
     /// The metric that ranks its checkpoints.
     pub(crate) monitor: Option<Monitor>,
     /// Names of all metrics that have values.
@@ -102,6 +123,7 @@ impl RunView {
             seconds: summary.seconds,
             devices: summary.devices,
             tags: summary.tags,
+            problem: summary.problem,
             monitor: monitor.map(|(metric, mode)| Monitor { metric, mode }),
             series: metrics.keys().cloned().collect(),
             metrics,

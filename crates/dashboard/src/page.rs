@@ -3,19 +3,20 @@
 use std::fmt::Write;
 
 const MARKUP: &str = include_str!("page/index.html");
-const STYLES: [&str; 2] = [include_str!("page/uplot.min.css"), include_str!("page/style.css")];
-const UPLOT: &str = include_str!("page/uplot.min.js");
-const UPLOT_LICENSE: &str = include_str!("page/uplot.LICENSE");
+const STYLE: &str = include_str!("page/style.css");
 
 /// The modules, each after those that it imports.
-const MODULES: [(&str, &str); 19] = [
+const MODULES: [(&str, &str); 24] = [
     ("dom.js", include_str!("page/dom.js")),
     ("format.js", include_str!("page/format.js")),
     ("source.js", include_str!("page/source.js")),
+    ("filter.js", include_str!("page/filter.js")),
     ("store.js", include_str!("page/store.js")),
     ("color.js", include_str!("page/color.js")),
     ("grid.js", include_str!("page/grid.js")),
     ("scale.js", include_str!("page/scale.js")),
+    ("chart.js", include_str!("page/chart.js")),
+    ("export.js", include_str!("page/export.js")),
     ("panel.js", include_str!("page/panel.js")),
     ("curves.js", include_str!("page/curves.js")),
     ("list.js", include_str!("page/list.js")),
@@ -24,8 +25,10 @@ const MODULES: [(&str, &str); 19] = [
     ("timechart.js", include_str!("page/timechart.js")),
     ("ranks.js", include_str!("page/ranks.js")),
     ("evaluation.js", include_str!("page/evaluation.js")),
+    ("log.js", include_str!("page/log.js")),
     ("runpage.js", include_str!("page/runpage.js")),
     ("parallel.js", include_str!("page/parallel.js")),
+    ("trials.js", include_str!("page/trials.js")),
     ("sweeps.js", include_str!("page/sweeps.js")),
     ("main.js", include_str!("page/main.js")),
 ];
@@ -36,9 +39,9 @@ pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-sr
     frame-ancestors 'none'";
 
 /// All scripts as one. A module becomes a function that gives what it exports, so that names stay
-/// within it.
+/// within it; its comments and indentation stay behind.
 pub(crate) fn script() -> String {
-    let mut packed = format!("/*! {UPLOT_LICENSE} */\n{UPLOT}\nconst modules = {{}};\n");
+    let mut packed = "const modules = {};\n".to_owned();
     for (name, text) in MODULES {
         let (body, exports) = module(text);
         let _ = write!(
@@ -54,11 +57,18 @@ pub(crate) fn script() -> String {
 fn module(text: &str) -> (String, Vec<&str>) {
     let mut body = String::new();
     let mut exports = Vec::new();
-    for line in text.lines() {
+    let mut is_comment = false;
+    for line in text.lines().map(str::trim_start) {
+        is_comment |= line.starts_with("/**");
+        if is_comment || line.starts_with("//") || line.is_empty() {
+            is_comment &= !line.ends_with("*/");
+            continue;
+        }
         let code = line.strip_prefix("export ").unwrap_or(line);
         if code.len() < line.len() {
             let mut words = code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-            exports.extend(words.find(|word| !["async", "function", "const"].contains(word)));
+            exports
+                .extend(words.find(|word| !["async", "function", "const", "class"].contains(word)));
         }
         match imported(code) {
             Some((names, from)) => {
@@ -77,7 +87,7 @@ fn imported(line: &str) -> Option<(&str, &str)> {
 }
 
 pub(crate) fn style() -> String {
-    STYLES.join("\n")
+    STYLE.to_owned()
 }
 
 /// The page of the server.
@@ -137,7 +147,10 @@ mod tests {
             assert!(!text.contains("import {\n"), "{name}: an import is one line");
             known.push((name, module(text).1));
         }
-        assert!(!script().contains("\nexport ") && !script().contains("\nimport "));
+        let script = script();
+        assert!(!script.contains("\nexport ") && !script.contains("\nimport "));
+        assert!(!script.contains("\n//") && !script.contains("\n/**") && !script.contains("\n "));
+        assert!(script.len() < 140_000, "{} bytes: a page opens at once", script.len());
     }
 
     #[test]
@@ -158,9 +171,7 @@ mod tests {
     #[test]
     fn the_page_holds_everything_and_the_served_one_names_it() {
         let page = whole(&json!({}), "abc");
-        assert!(
-            page.contains("nonce-abc") && page.contains("var uPlot") && !page.contains("<!-- ")
-        );
-        assert!(served().contains("src=\"page.js\"") && style().contains(".uplot"));
+        assert!(page.contains("nonce-abc") && page.contains("modules[") && !page.contains("<!-- "));
+        assert!(served().contains("src=\"page.js\"") && style().contains(".plot"));
     }
 }

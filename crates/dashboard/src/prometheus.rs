@@ -202,6 +202,7 @@ mod tests {
             seconds: 1.0,
             devices: vec![],
             tags: vec![],
+            problem: None,
             monitor: None,
             series: vec![],
             metrics: metrics.map(|(name, extent)| (name.to_owned(), extent)).into(),

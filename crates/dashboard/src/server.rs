@@ -297,7 +297,7 @@ fn converse(stream: &mut TcpStream, shared: &Shared, number: u64) -> io::Result<
     }
     let answer =
         if request.path == routes::METRICS { scrape(shared) } else { answer(shared, &request) };
-    answer.send(stream)
+    routes::compressed(&request, answer).send(stream)
 }
 
 /// Answers a scrape. However many clients scrape, the files are looked at once per [`PERIOD`]; a

@@ -12,7 +12,7 @@ use crate::plan::Mode;
 use crate::sweep::{self, State, Status};
 
 /// One sweep.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SweepView {
     /// Folder relative to the served one.
     pub(crate) id: String,
@@ -27,7 +27,7 @@ pub(crate) struct SweepView {
 }
 
 /// A parameter of the search.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct ParameterView {
     key: String,
     /// True for a logarithmic axis.
@@ -35,14 +35,14 @@ struct ParameterView {
 }
 
 /// Share of the trials' ranking that a parameter alone explains, 0 to 1.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Importance {
     key: String,
     share: Option<f64>,
 }
 
 /// One trial.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct TrialView {
     number: u32,
     /// Id of its run on the page.

@@ -32,6 +32,8 @@ pub struct Request {
     pub authorization: String,
     /// The header `Content-Type`.
     pub content_type: String,
+    /// The header `Accept-Encoding`.
+    pub accept_encoding: String,
     pub body: Vec<u8>,
 }
 
@@ -41,6 +43,15 @@ impl Request {
         let given = self.authorization.split_once(' ');
         let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         given.is_some_and(|(_, given)| is_token(given.trim(), token))
+    }
+
+    /// True if the client takes an answer that is compressed by gzip.
+    pub fn takes_gzip(&self) -> bool {
+        self.accept_encoding.split(',').any(|coding| {
+            let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+            let weight = weight.trim().strip_prefix("q=").and_then(|it| it.parse::<f32>().ok());
+            name.trim().eq_ignore_ascii_case("gzip") && weight.is_some_and(|it| it > 0.0)
+        })
     }
 }
 
@@ -250,6 +261,7 @@ fn parse(bytes: &[u8]) -> Option<Result<Head, Response>> {
         cookie: header("Cookie"),
         authorization: header("Authorization"),
         content_type: header("Content-Type"),
+        accept_encoding: header("Accept-Encoding"),
         body: Vec::new(),
     };
     Some(Ok(Head { request, length, is_asking, begun: bytes[end..].to_vec() }))
@@ -287,6 +299,16 @@ mod tests {
         assert_eq!((request.host.as_str(), request.query["x"].as_str()), ("localhost:80", "%zz"));
         assert_eq!(request.cookie, "a=b");
         assert!(parse(&text[..40]).is_none(), "it goes on");
+    }
+
+    #[test]
+    fn gzip_is_for_those_who_name_it() {
+        let takes = |accept_encoding: &str| {
+            let accept_encoding = accept_encoding.to_owned();
+            Request { accept_encoding, ..Request::default() }.takes_gzip()
+        };
+        assert!(takes("gzip") && takes("br, GZIP;q=0.5") && takes("deflate,gzip"));
+        assert!(!takes("") && !takes("br") && !takes("gzip;q=0") && !takes("gzipped"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-// The curves of all drawn runs, a panel for each metric.
+// The curves of all drawn runs, a panel for each metric; the Run tab shows those of one run.
 
-import { h, fill, choice, segments, tick, soon } from "./dom.js";
-import { panel } from "./panel.js";
+import { button, choice, fill, h, refill, segments, soon, tick } from "./dom.js";
+import { panel, sample } from "./panel.js";
 import { points, smoothed, summary } from "./grid.js";
-import { colors, isDark, tint } from "./color.js";
-import { shown } from "./format.js";
+import { colorKey, colors } from "./color.js";
+import { valueOf } from "./filter.js";
 import { differing, drawn, metrics, set, state } from "./store.js";
 import { series, timelines } from "./source.js";
 
@@ -13,19 +13,27 @@ const ALL_POINTS = 60000;
 const MAX_POINTS = 1000;
 /** Runs from which on only smoothed lines are drawn, not also what they smooth. */
 const MANY = 30;
+/** Entries of a legend. */
+const MAX_LEGEND = 24;
 
-/** When each run was where; read when time is the axis. */
-let places = {};
+/** When each run was where, with the version of the run that it was read of; read when time is the axis. */
+const places = new Map();
 
-/** The tab of curves. */
-export function curves() {
-  const tools = h("div.tools");
+async function readPlaces(runs) {
+  const stale = runs.filter((run) => places.get(run.id)?.version !== run.version);
+  if (!stale.length) return;
+  const found = await timelines(stale);
+  for (const run of stale) places.set(run.id, { version: run.version, list: found[run.id] ?? [] });
+}
+
+/** Panels of the runs that `runsOf` gives, which read what they show when they come into sight. */
+export function panelGrid(runsOf, single) {
   const grid = h("div.panels");
-  const root = h("div", {}, tools, grid);
   const panels = new Map();
   const loaded = new Map();
   const visible = new Set();
   let wide = null;
+  let shownX = "";
   const sight = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       const metric = entry.target.dataset.metric;
@@ -36,40 +44,45 @@ export function curves() {
   }, { rootMargin: "120px" });
 
   async function load(metric) {
-    const runs = drawn();
-    const count = Math.max(120, Math.min(MAX_POINTS, Math.floor(ALL_POINTS / Math.max(runs.length, 1))));
-    const key = JSON.stringify([state.overview.now, count, state.zoom]);
-    const known = loaded.get(metric);
-    if (known?.key === key) return;
-    loaded.set(metric, { key, runs: known?.runs ?? {} });
+    const runs = runsOf();
+    const count = Math.max(100, Math.min(MAX_POINTS, Math.floor(ALL_POINTS / Math.max(runs.length, 1))));
+    // Of a few more or less runs the same points are enough.
+    const key = JSON.stringify([Math.round(Math.log2(count)), state.zoom, state.x]);
+    let known = loaded.get(metric);
+    if (known?.key !== key) loaded.set(metric, known = { key, runs: known?.runs ?? {}, versions: new Map() });
+    const stale = runs.filter((run) => run.series.includes(metric) && known.versions.get(run.id) !== run.version);
+    if (!stale.length) return false;
+    for (const run of stale) known.versions.set(run.id, run.version);
     const range = steps(runs);
-    const found = await series(metric, count, range?.[0], range?.[1]);
-    const now = loaded.get(metric);
-    if (now?.key !== key) return;
-    now.runs = found;
-    show(metric);
+    const found = await series(metric, stale, count, range?.[0], range?.[1]).catch((trouble) => {
+      for (const run of stale) known.versions.delete(run.id);
+      throw trouble;
+    });
+    if (loaded.get(metric) !== known) return false;
+    Object.assign(known.runs, found);
+    return true;
   }
 
-  function show(metric) {
-    const of = panels.get(metric);
-    if (!of) return;
-    const lines = linesOf(loaded.get(metric)?.runs ?? {});
-    of.draw(lines, state.zoom ?? extent());
-  }
+  const show = (metric) => panels.get(metric)?.draw(linesOf(runsOf(), loaded.get(metric)?.runs ?? {}, metric), state.zoom ?? extent(runsOf()));
 
   const refresh = soon(() => {
+    const end = JSON.stringify([extent(runsOf()), state.zoom]);
     for (const metric of visible) {
       if (!panels.has(metric)) continue;
-      show(metric);
-      load(metric).catch(() => loaded.delete(metric));
+      if (isDirty || shownX !== end) show(metric);
+      load(metric).then((isNew) => isNew && show(metric), () => {});
     }
+    [isDirty, shownX] = [false, end];
   });
+  let isDirty = true;
 
   function layout() {
-    const names = metrics(drawn());
+    const runs = runsOf();
+    const names = metrics(runs);
     for (const [metric, old] of panels) {
       if (names.includes(metric)) continue;
       sight.unobserve(old.root);
+      old.forget();
       old.root.remove();
       panels.delete(metric);
       visible.delete(metric);
@@ -86,52 +99,91 @@ export function curves() {
       }
       if (grid.children[index] !== of.root) grid.insertBefore(of.root, grid.children[index] ?? null);
     });
-    if (!names.length) {
+    grid.querySelector(".empty")?.remove();
+    if (!names.length && !single) {
       const many = state.overview.runs.length;
       fill(grid, h("div.empty", {}, many ? h("b", {}, "No curve to draw") : h("b", {}, "No runs yet"),
         many ? "No ticked run that passes the filter has recorded a number." : "Start one, and it shows up here: ",
         !many && h("code", {}, "ddprun experiments/quickstart.toml")));
-    } else grid.querySelector(".empty")?.remove();
+    }
   }
+
+  return {
+    root: grid,
+    update(changed) {
+      const has = (...keys) => keys.some((key) => changed.has(key));
+      if (state.x === "time" && has("tab", "x", "overview", "ticks", "filter")) {
+        readPlaces(runsOf()).then(() => {
+          isDirty = true;
+          refresh();
+        }, () => {});
+      }
+      if (has("tab", "overview", "filter", "ticks", "focus")) layout();
+      if (changed.has("hot")) for (const metric of visible) panels.get(metric)?.highlight(state.hot);
+      if (has("tab", "filter", "ticks", "focus", "x", "logX", "logY", "outliers", "group", "color", "colorBy", "smooth", "zoom", "zoomY", "theme")) isDirty = true;
+      if (isDirty || has("overview")) refresh();
+    },
+  };
+}
+
+/** The tab of curves. */
+export function curves() {
+  const tools = h("div.tools");
+  const legend = h("div.legend");
+  const grid = panelGrid(drawn, false);
+  const root = h("div", {}, tools, legend, grid.root);
 
   function bar() {
     const keys = differing(state.overview.runs).map((key) => [key, key]);
-    fill(tools,
-      segments("Horizontal axis", [["step", "Step"], ["epoch", "Epoch"], ["time", "Time", "Time since the start of the run"]], state.x, (x) => set({ x, zoom: null })),
-      h("label", { title: "Exponential moving average; the raw curve stays behind it" }, "Smoothing",
-        h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smooth, "aria-label": "Smoothing", oninput: (event) => set({ smooth: Number(event.target.value) }) })),
-      tick("log x", state.logX, (logX) => set({ logX })), tick("log y", state.logY, (logY) => set({ logY })),
-      choice("Group", [["", "no"], ["name", "name"], ...keys], state.group, (group) => set({ group })),
-      choice("Colour", [["run", "run"], ["name", "name"], ["state", "state"], ["pattern", "pattern …"], ...keys], state.color, (color) => set({ color })),
-      state.color === "pattern" && h("input", { type: "text", value: state.colorBy, placeholder: "lr=([^\\n]*)", "aria-label": "Pattern of colours",
+    const sweeps = state.overview.sweeps.length ? [["sweep", "sweep"]] : [];
+    refill(tools, axisTools(),
+      choice("Group", [["", "no"], ["name", "name"], ...sweeps, ...keys], state.group, (group) => set({ group })),
+      choice("Colour", [["run", "run"], ["name", "name"], ["state", "state"], ...sweeps, ["pattern", "pattern …"], ...keys], state.color, (color) => set({ color })),
+      state.color === "pattern" && h("input", { key: "pattern", type: "text", value: state.colorBy, placeholder: "lr=([^\\n]*)", "aria-label": "Pattern of colours",
         oninput: (event) => set({ colorBy: event.target.value }) }),
-      state.zoom && h("button", { type: "button", title: "Double click in a chart does it, too", onclick: () => set({ zoom: null }) }, "Reset zoom"));
+      resetZoom());
+  }
+
+  function key() {
+    const runs = drawn();
+    const by = colorKey();
+    const color = colors(state.overview.runs);
+    const isByRun = by === "run";
+    const values = [...Map.groupBy(runs, (run) => color.value(run))].sort(([a], [b]) => (isByRun ? 0 : a.localeCompare(b, "en", { numeric: true })));
+    const shown = values.slice(0, MAX_LEGEND);
+    legend.classList.toggle("by-run", isByRun);
+    refill(legend, shown.map(([value, of]) => h("span", { key: value, onmouseenter: () => set({ hot: state.group ? `group ${value}` : isByRun ? value : null }), onmouseleave: () => set({ hot: null }) },
+      sample(color.slotOf(value)), isByRun ? of[0].label : value, !isByRun && h("span.soft", {}, ` ${of.length}`))), values.length > shown.length && h("span.soft", {}, `and ${values.length - shown.length} more`));
   }
 
   return {
     root,
-    bar,
     update(changed) {
-      const has = (...keys) => keys.some((key) => changed.has(key));
-      if (state.x === "time" && has("x", "overview")) {
-        timelines().then((found) => {
-          places = found;
-          refresh();
-        }, () => {});
-      }
-      if (has("tab", "overview", "x", "logX", "logY", "group", "color", "zoom", "theme")) bar();
-      if (has("tab", "overview", "filter", "hidden")) layout();
-      if (changed.has("hot")) for (const metric of visible) panels.get(metric)?.highlight(state.hot);
-      if (has("tab", "overview", "filter", "hidden", "x", "logX", "logY", "group", "color", "colorBy", "smooth", "zoom", "theme")) refresh();
+      const has = (...keys) => keys.some((key_) => changed.has(key_));
+      if (has("tab", "overview", "x", "logX", "logY", "smooth", "outliers", "group", "color", "colorBy", "zoom", "zoomY", "theme")) bar();
+      if (has("tab", "overview", "filter", "ticks", "group", "color", "colorBy", "theme")) key();
+      grid.update(changed);
     },
   };
 }
+
+/** What charts of runs have in common, on both tabs. */
+export function axisTools() {
+  return [
+    segments("Horizontal axis", [["step", "Step"], ["epoch", "Epoch"], ["time", "Time", "Time since the start of the run"]], state.x, (x) => set({ x, zoom: null })),
+    h("label", { key: "smooth", title: "Exponential moving average; the raw curve stays behind it" }, "Smoothing",
+      h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smooth, "aria-label": "Smoothing", oninput: (event) => set({ smooth: Number(event.target.value) }) })),
+    tick("log x", state.logX, (logX) => set({ logX })), tick("log y", state.logY, (logY) => set({ logY })),
+  ];
+}
+
+export const resetZoom = () => (state.zoom || Object.keys(state.zoomY).length > 0) && h("span", { key: "zoom" }, button("Reset zoom", () => set({ zoom: null, zoomY: {} }), { title: "Double click in a chart does it, too" }));
 
 /** A function from a step of `run` to the chosen x. */
 function toX(run) {
   if (state.x === "step") return (step) => (state.logX && step <= 0 ? null : step);
   if (state.x === "epoch") return (step) => (run.steps_per_epoch ? step / run.steps_per_epoch : null);
-  const times = places[run.id] ?? [];
+  const times = places.get(run.id)?.list ?? [];
   return (step) => {
     if (times.length === 0) return null;
     let high = times.findIndex(([known]) => known >= step);
@@ -149,57 +201,64 @@ function steps(runs) {
   if (state.x === "step") return [Math.max(from, 0), Math.max(to, 0)];
   const ends = runs.map((run) => {
     if (state.x === "epoch") return [from * run.steps_per_epoch, to * run.steps_per_epoch];
-    const times = places[run.id] ?? [];
+    const times = places.get(run.id)?.list ?? [];
     return [times.filter(([, seconds]) => seconds <= from).at(-1)?.[0] ?? 0, times.find(([, seconds]) => seconds >= to)?.[0] ?? run.step];
   });
   return [Math.max(0, Math.min(...ends.map(([low]) => low))), Math.max(0, ...ends.map(([, high]) => high))];
 }
 
 /** The whole x of all drawn runs. */
-function extent() {
-  const ends = drawn().map((run) => toX(run)(run.step)).filter((x) => x !== null && Number.isFinite(x));
-  const high = ends.length ? ends.reduce((a, b) => Math.max(a, b)) : 1;
+function extent(runs) {
+  let [low, high] = [Infinity, 0];
+  for (const run of runs) {
+    const of = toX(run);
+    const end = of(run.step);
+    if (end !== null && Number.isFinite(end) && end > high) high = end;
+    const start = state.logX ? of(1) : null;
+    if (start > 0 && start < low) low = start;
+  }
   if (!state.logX) return [0, high || 1];
-  const starts = drawn().map((run) => toX(run)(1)).filter((x) => x > 0);
-  return [starts.length ? starts.reduce((a, b) => Math.min(a, b)) : high / 1e4 || 1, high || 10];
+  return [Number.isFinite(low) ? low : high / 1e4 || 1, high || 10];
 }
 
-function linesOf(found) {
-  const runs = drawn().filter((run) => found[run.id]?.step.length);
+/** Points over x of each answer of the server; an answer that stays is not worked through again. */
+const worked = new WeakMap();
+
+function pointsOf(run, found) {
+  const key = state.x === "time" ? JSON.stringify(places.get(run.id)?.version ?? null) : `${state.x} ${state.logX}`;
+  let known = worked.get(found);
+  if (known?.key !== key) worked.set(found, known = { key, points: points(found, toX(run)), smooth: null, weight: -1 });
+  if (state.smooth > 0 && known.weight !== state.smooth) [known.smooth, known.weight] = [smoothed(known.points.mean, state.smooth), state.smooth];
+  return known;
+}
+
+function linesOf(all, found, metric) {
+  const runs = all.filter((run) => found[run.id]?.step.length && run.series.includes(metric));
   const color = colors(state.overview.runs);
-  if (state.group) return groups(runs, found);
+  if (state.group && all.length > 1) return groups(runs, found, color);
   const raw = [];
   const main = [];
   for (const run of runs) {
-    const of = points(found[run.id], toX(run));
-    const base = { id: run.id, name: run.label, color: color.of(run) };
-    if (state.smooth === 0) main.push({ ...base, key: run.id, x: of.x, y: of.y });
+    const { points: of, smooth } = pointsOf(run, found[run.id]);
+    const base = { id: run.id, name: run.label, slot: color.of(run) };
+    if (state.smooth === 0) main.push({ ...base, x: of.x, y: of.y });
     else {
-      if (runs.length < MANY) raw.push({ ...base, key: `raw ${run.id}`, x: of.x, y: of.y, faint: isDark() ? 0.4 : 0.25 });
-      main.push({ ...base, key: run.id, x: of.meanX, y: smoothed(of.mean, state.smooth) });
+      if (runs.length < MANY) raw.push({ ...base, x: of.x, y: of.y, faint: 0.3 });
+      main.push({ ...base, x: of.meanX, y: smooth });
     }
   }
   return [...raw, ...main];
 }
 
 /** The mean of each group, with a band from its lowest to its highest run. */
-function groups(runs, found) {
-  const key = (run) => (state.group === "name" ? run.name : shown(run.config[state.group]));
-  // In the order of all groups, so that a group has one colour in all charts.
-  const keys = [...new Set(drawn().map(key))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  return [...Map.groupBy(runs, key)].flatMap(([value, group]) => {
+function groups(runs, found, color) {
+  return [...Map.groupBy(runs, (run) => valueOf(run, state.group, ""))].map(([value, group]) => {
     const lines = group.map((run) => {
-      const of = points(found[run.id], toX(run));
-      return { x: of.meanX, y: state.smooth ? smoothed(of.mean, state.smooth) : of.mean };
+      const { points: of, smooth } = pointsOf(run, found[run.id]);
+      return { x: of.meanX, y: state.smooth ? smooth : of.mean };
     });
-    const { x, mean, low, high } = summary(lines, 0, Infinity);
-    const base = { id: `group ${value}`, color: tint(keys.indexOf(value)), x };
-    const edge = { ...base, faint: 0.25, edge: true };
-    return [
-      { ...edge, key: `high ${value}`, name: "", y: high, band: true },
-      { ...edge, key: `low ${value}`, name: "", y: low },
-      { ...base, key: `mean ${value}`, name: `${state.group} ${value} (${group.length})`, y: mean },
-    ];
+    const { x, mean, low, high } = summary(lines);
+    const band = group.length > 1 ? { low, high } : {};
+    return { id: `group ${value}`, slot: color.slotOf(value), x, y: mean, ...band, name: `${state.group} ${value} (${group.length})` };
   });
 }
-

@@ -39,6 +39,26 @@ export function duration(seconds) {
   return hours < 24 ? `${hours}h ${minutes % 60}m` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
 }
 
+const two = (value) => String(value).padStart(2, "0");
+
+/** `2026-11-20 14:00:05`, by the reader's clock: every time on the page is. */
+export function when(milliseconds) {
+  if (!milliseconds) return "";
+  return `${day(milliseconds)} ${clock(milliseconds)}`;
+}
+
+/** `2026-11-20` */
+export function day(milliseconds) {
+  const date = new Date(milliseconds);
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+/** `14:00:05` */
+export function clock(milliseconds) {
+  const date = new Date(milliseconds);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+}
+
 /** `3 min ago`; exact times are in titles. */
 export function ago(milliseconds, now) {
   const seconds = Math.max(0, (now - milliseconds) / 1000);
@@ -46,7 +66,7 @@ export function ago(milliseconds, now) {
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
-  return new Date(milliseconds).toISOString().slice(0, 10);
+  return day(milliseconds);
 }
 
 /** `12.3 MB` */

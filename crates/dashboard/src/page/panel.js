@@ -1,160 +1,121 @@
-// One chart: the curves of a metric, drawn by uPlot.
+// One chart of a metric, with its tip, its tools and its numbers as a table.
 
-import { h, fill, soon } from "./dom.js";
-import { duration, metricValue, number, short, isShare } from "./format.js";
-import { ink, faded } from "./color.js";
-import { table, nearest } from "./grid.js";
+import { button, fill, h, refill } from "./dom.js";
+import { chart } from "./chart.js";
+import { dashOf, tint } from "./color.js";
+import { saveCsv, savePng } from "./export.js";
+import { duration, isShare, metricValue, number, short } from "./format.js";
+import { at } from "./grid.js";
 import { set, state } from "./store.js";
 
-/** Runs that a tip lists at most. */
+/** Lines that a tip lists, columns and rows of a table at most. */
 const MAX_TIPS = 9;
+const MAX_COLUMNS = 20;
+const MAX_ROWS = 100;
 
-/** A chart of `metric`; `draw(lines, from, to)` shows lines `{id, name, color, x, y, faint, band}`. */
+/** A line as legends show it: its colour and its dash. */
+export function sample(slot) {
+  return h("svg.sample", { viewBox: "0 0 22 8", "aria-hidden": "true" }, h("line", { x1: 0, x2: 22, y1: 4, y2: 4, "--tint": tint(slot), "stroke-dasharray": dashOf(slot).join(" ") || undefined }));
+}
+
+/** A chart of `metric`; `draw(lines, [from, to])` shows lines `{id, name, slot, x, y, faint, low, high}`. */
 export function panel(metric, enlarge) {
-  const plot = h("div.plot");
   const note = h("span.note");
   const tip = h("div.tip", { hidden: true });
-  const button = h("button", { type: "button", title: "Enlarge", "aria-label": `Enlarge ${metric}`, onclick: enlarge }, "⤢");
-  const root = h("section.panel", { "data-metric": metric, "aria-label": metric }, h("header", {}, h("h2", {}, metric), note, button), plot, tip);
-  let chart = null;
-  let shape = "";
+  const tools = h("span.panel-tools");
+  const numbers = h("div.numbers.scroll", { hidden: true, tabindex: 0 });
+  const sayX = (x) => (state.x === "time" ? duration(x) : short(x));
+  const exactX = (x) => `${state.x} ${state.x === "time" ? duration(x) : number(state.x === "step" ? Math.round(x) : x)}`;
+  const sayY = (y) => (isShare(metric) ? `${short(Number((100 * y).toPrecision(6)))} %` : short(y));
   let lines = [];
-  let current = [0, 1];
+  let beyond = 0;
 
-  const size = () => ({ width: Math.max(plot.clientWidth, 120), height: Math.max(plot.clientHeight, 120) });
-  new ResizeObserver(soon(() => chart?.setSize(size()))).observe(plot);
+  const plot = chart(metric, {
+    hover: show,
+    drawn: (known) => {
+      beyond = known.above + known.below;
+      buttons(known);
+    },
+    zoom: ({ x, y }) => set({ ...(x && { zoom: x }), ...(y && { zoomY: { ...state.zoomY, [metric]: y } }) }),
+    reset: () => set({ zoom: null, zoomY: {} }),
+    hot: (id) => id !== state.hot && set({ hot: id }),
+    pick: (id) => state.byId.has(id) && set({ focus: id }),
+    follow: (x) => {
+      const main = lines.filter((line) => !line.faint);
+      const hot = main.find((line) => line.id === state.hot) ?? (main.length === 1 ? main[0] : null);
+      const value = hot && x !== null ? at(hot, x) : null;
+      fill(note, value === null ? "" : metricValue(metric, value));
+    },
+  });
+  const root = h("section.panel", { "data-metric": metric, "aria-label": metric }, h("header", {}, h("h2", {}, metric), note, tools), plot.root, numbers, tip);
 
-  function draw(next, range) {
+  function buttons(known = {}) {
+    const words = known.above || known.below ? `${beyond} beyond` : "";
+    const isOpen = !numbers.hidden;
+    refill(tools,
+      (words || state.outliers) && button(state.outliers ? "leave out" : words, () => set({ outliers: !state.outliers }), {
+        "aria-pressed": String(state.outliers), title: state.outliers ? "Leave out points far from all others" : `Points from ${number(known.lowest)} to ${number(known.highest)} are marked at the edge; show them in full`,
+      }),
+      button("table", () => {
+        numbers.hidden = isOpen;
+        plot.root.hidden = !isOpen;
+        table();
+        buttons(known);
+        if (isOpen) plot.redraw();
+      }, { "aria-pressed": String(isOpen), title: "The numbers as a table", "aria-label": `Table of ${metric}` }),
+      button("CSV", () => saveCsv(metric, [["run", state.x, metric], ...lines.filter((line) => !line.faint).flatMap((line) => line.x.map((x, index) => [line.name, x, line.y[index]]))]), { title: "Save the points that are drawn", "aria-label": `Save ${metric} as CSV` }),
+      button("PNG", () => savePng(metric, plot, lines), { title: "Save the chart", "aria-label": `Save ${metric} as PNG` }),
+      enlarge && button("⤢", enlarge, { title: "Enlarge", "aria-label": `Enlarge ${metric}` }));
+  }
+
+  function table() {
+    if (numbers.hidden) return;
+    const main = lines.filter((line) => !line.faint);
+    const shown = main.slice(0, MAX_COLUMNS);
+    const all = [...new Set(shown.flatMap((line) => line.x))].sort((a, b) => a - b);
+    const stride = Math.max(1, Math.ceil(all.length / MAX_ROWS));
+    const xs = all.filter((_, index) => index % stride === 0 || index === all.length - 1);
+    const left = main.length - shown.length;
+    refill(numbers, h("table", {}, h("thead", {}, h("tr", {}, h("th.number", {}, state.x), shown.map((line) => h("th.number", {}, line.name)))),
+      h("tbody", {}, xs.map((x) => h("tr", {}, h("td.number", {}, state.x === "time" ? duration(x) : number(x)), shown.map((line) => h("td.number", {}, metricValue(metric, line.x.length && x >= line.x[0] && x <= line.x.at(-1) ? at(line, x) : null))))))),
+    (left > 0 || stride > 1) && h("p.soft", {}, `${stride > 1 ? `Every ${stride}th row. ` : ""}${left > 0 ? `The first ${MAX_COLUMNS} of ${main.length} runs. ` : ""}CSV has all points.`));
+  }
+
+  function draw(next, [from, to]) {
     lines = next;
-    current = range;
-    const shown = lines.length > 0;
-    const data = table(lines, range[0], range[1], size().width);
-    if (state.logY) clip(data);
-    const wanted = JSON.stringify([lines.map((line) => [line.key, line.color, line.faint]), state.x, state.logX, state.logY, ink("ink")]);
-    if (chart && wanted === shape) {
-      chart.setData(data, false);
-      chart.setScale("x", { min: range[0], max: range[1] });
-      return;
-    }
-    chart?.destroy();
-    chart = null;
-    shape = wanted;
-    fill(note, shown ? "" : "no points yet");
-    if (shown) chart = new uPlot(options(lines, range), data, plot);
+    const main = lines.filter((line) => !line.faint);
+    plot.draw({
+      lines, from, to, sayX, sayY, logX: state.logX, logY: state.logY, y: state.zoomY[metric], isTime: state.x === "time", isWholeX: state.x === "step",
+      isWhole: state.outliers, limits: isShare(metric) ? [-0.02, 1] : null,
+    });
+    if (!main.length) fill(note, "no points yet");
+    else if (note.textContent === "no points yet") fill(note);
+    plot.describe(`${metric} of ${main.length} run${main.length === 1 ? "" : "s"}; left and right read its points`);
+    table();
+    if (!tools.firstChild) buttons();
   }
 
-  function options(of, range) {
-    const axis = { stroke: ink("soft"), grid: { stroke: ink("grid"), width: 1 }, ticks: { stroke: ink("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
-    const alone = of.length <= 2;
-    return {
-      ...size(),
-      legend: { show: false },
-      focus: { alpha: 0.18 },
-      cursor: {
-        dataIdx: (u, series, index) => nearby(u.data[series], index),
-        focus: { prox: of.length > 1 ? 24 : -1, dist: (u, index, at, line, pointer) => distance(u, lines[index - 1], line - pointer) },
-        drag: { x: true, y: false, setScale: false },
-        sync: { key: "runs", scales: ["x", null], setSeries: false },
-        points: { size: 7, width: 2 },
-        bind: { dblclick: () => () => set({ zoom: null }) },
-      },
-      scales: {
-        x: { time: false, distr: state.logX ? 3 : 1, range: () => state.zoom ?? current },
-        y: { distr: state.logY ? 3 : 1, range: state.logY ? undefined : (u, low, high) => roomy(low, high) },
-      },
-      axes: [
-        { ...axis, space: 64, size: 30, gap: 3, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : state.x === "time" ? duration(tick) : short(tick))) },
-        { ...axis, size: 52, gap: 3, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : isShare(metric) ? `${short(100 * tick)} %` : short(tick))) },
-      ],
-      series: [{}, ...of.map((line) => ({
-        label: line.name,
-        stroke: line.faint ? faded(line.color, line.faint) : line.color,
-        width: line.faint ? 1 : alone ? 1.8 : 1.4,
-        spanGaps: false,
-        points: { show: line.x.length < 3 || undefined, size: 5 },
-      }))],
-      bands: of.flatMap((line, index) => (line.band ? [{ series: [index + 1, index + 2], fill: faded(line.color, 0.14) }] : [])),
-      hooks: {
-        setSelect: [(u) => {
-          if (u.select.width < 6) return;
-          const zoom = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
-          u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-          set({ zoom });
-        }],
-        setCursor: [(u) => show(u)],
-        setSeries: [(u, index, what) => {
-          if (what.focus === undefined || !u.over.matches(":hover")) return;
-          const hot = index === null ? null : lines[index - 1]?.id ?? null;
-          if (hot !== state.hot) set({ hot });
-        }],
-      },
-    };
-  }
-
-  function show(u) {
-    const { left, top } = u.cursor;
-    const outside = left < 0 || left === null || left === undefined;
-    const x = outside ? null : u.posToVal(left, "x");
-    const hot = lines.find((line) => line.id === state.hot && !line.faint) ?? (lines.filter((line) => !line.faint).length === 1 ? lines.find((line) => !line.faint) : null);
-    fill(note, hot && x !== null ? metricValue(metric, value(hot, x)) : "");
-    if (outside || !u.over.matches(":hover")) {
+  /** The tip: each line with the value of its nearest point, and the step of that point. */
+  function show(near, place) {
+    if (!place || !near.length) {
       tip.hidden = true;
+      fill(note);
       return;
     }
-    const y = u.posToVal(top, "y");
-    const near = lines.filter((line) => !line.faint && !line.edge && line.x.length && x >= line.x[0] && x <= line.x[line.x.length - 1])
-      .map((line) => ({ line, y: value(line, x) }))
-      .filter((each) => each.y !== null)
-      .sort((a, b) => Math.abs(a.y - y) - Math.abs(b.y - y));
-    const listed = near.slice(0, MAX_TIPS).sort((a, b) => b.y - a.y);
+    const x = near[0].line.x[near[0].index];
+    const listed = near.slice(0, MAX_TIPS).sort((a, b) => b.line.y[b.index] - a.line.y[a.index]);
     const more = near.length - listed.length;
-    fill(tip, h("div.x", {}, `${state.x} ${state.x === "time" ? duration(x) : number(state.x === "step" ? Math.round(x) : x)}`),
-      listed.map((each) => h("div", { "--tint": each.line.color }, h("span.dot"), h("span.name", {}, each.line.name), h("span.v", {}, metricValue(metric, each.y)))),
+    fill(note, metricValue(metric, near[0].line.y[near[0].index]));
+    refill(tip, h("div.x", {}, exactX(x)),
+      listed.map(({ line, index }) => h(`div${line === near[0].line ? ".nearest" : ""}`, {}, sample(line.slot), h("span.name", {}, line.name), line.x[index] !== x && h("span.soft", {}, `at ${sayX(line.x[index])}`), h("span.v", {}, metricValue(metric, line.y[index])))),
       more > 0 && h("div.x", {}, `and ${more} more`));
-    tip.hidden = listed.length === 0;
+    tip.hidden = false;
     const box = root.getBoundingClientRect();
-    const over = u.over.getBoundingClientRect();
-    const right = over.left - box.left + left + 16;
+    const over = plot.root.getBoundingClientRect();
+    const right = over.left - box.left + place.x + 16;
     tip.style.left = `${right + tip.offsetWidth > box.width ? Math.max(right - tip.offsetWidth - 32, 4) : right}px`;
-    tip.style.top = `${Math.min(over.top - box.top + top + 12, box.height - tip.offsetHeight - 4)}px`;
+    tip.style.top = `${Math.min(over.top - box.top + place.y + 12, box.height - tip.offsetHeight - 4)}px`;
   }
 
-  /** Brings out the line of one run. */
-  function highlight(id) {
-    if (!chart || chart.over.matches(":hover")) return;
-    const index = lines.findIndex((line) => line.id === id && !line.faint);
-    chart.setSeries(index < 0 ? null : index + 1, { focus: true });
-  }
-
-  return { root, draw, highlight, metric, plot, image: () => chart?.ctx.canvas };
-}
-
-/** How far the pointer is from a line; in charts where it is not, only the line that is brought out is near. */
-function distance(u, line, own) {
-  if (u.over.matches(":hover")) return own;
-  return line && line.id === state.hot && !line.faint ? 0 : Infinity;
-}
-
-/** The point of a column that is nearest to `index`; a line that is over there has none. */
-function nearby(column, index) {
-  let [before, after] = [index, index];
-  while (before > 0 && column[before] === undefined) before -= 1;
-  while (after < column.length - 1 && column[after] === undefined) after += 1;
-  if (column[before] === undefined || column[after] === undefined) return index;
-  return index - before < after - index ? before : after;
-}
-
-const value = (line, x) => line.y[nearest(line.x, x)] ?? null;
-
-/** What a logarithm cannot show is absent. */
-function clip(data) {
-  for (const column of data.slice(1)) column.forEach((y, index) => { if (y !== undefined && !(y > 0)) column[index] = null; });
-}
-
-function roomy(low, high) {
-  if (low === null || high === null) return [0, 1];
-  // What differs by rounding alone is drawn as the constant that it is.
-  const spread = high - low > 1e-9 * Math.abs(high) ? high - low : Math.abs(high) || 1;
-  const room = spread * 0.06;
-  return [low - room, high + room];
+  return { root, draw, highlight: plot.highlight, metric, forget: plot.forget };
 }

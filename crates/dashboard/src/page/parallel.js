@@ -1,98 +1,100 @@
 // Parallel coordinates: an axis for each parameter and one for the result; brushes choose trials.
 
-import { h, fill } from "./dom.js";
+import { button, h } from "./dom.js";
 import { metricValue, number, shown } from "./format.js";
 import { scale, heat } from "./scale.js";
-import { set, state } from "./store.js";
+import { set, tickOnly } from "./store.js";
 
 const HEIGHT = 300;
 const TOP = 30;
 const BOTTOM = 14;
+/** How far a key moves a brush. */
+const STEP = 0.05;
 
-/** The drawing, with a line that counts what the brushes leave. */
-export function parallel(subject) {
+/** The drawing, with a line that counts what the brushes leave. `brushes` are ranges of places by the name of their axis; `build` draws anew. */
+export function parallel(subject, brushes, build) {
   const trials = subject.trials.filter((trial) => trial.value !== null && trial.value !== undefined);
   const axes = [...subject.parameters.map(({ key, log }) => axis(key, trials, (trial) => trial.values[key], log)), axis(subject.metric, trials, (trial) => trial.value, false)];
   const width = Math.max(1060, 150 * axes.length);
   const at = (index) => 60 + (index * (width - 130)) / Math.max(axes.length - 1, 1);
   const high = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
   const color = heat(subject);
-  const brushes = new Map();
-  const count = h("span.soft", { "aria-live": "polite" });
-  const tickThese = h("button.icon.text", { type: "button", hidden: true, onclick: () => set({ hidden: others(subject, chosen()) }) }, "tick only these");
+  const isLeft = (trial) => axes.every(({ name, of, scale: { place } }) => {
+    const range = brushes.get(name);
+    const value = of(trial);
+    if (!range) return true;
+    if (value === undefined || value === null) return false;
+    return place(value) >= range[0] && place(value) <= range[1];
+  });
+  const kept = trials.filter(isLeft);
 
   const curves = trials.map((trial) => {
     const places = axes.map((each, index) => {
       const value = each.of(trial);
       return value === undefined || value === null ? null : `${at(index)},${high(each.scale.place(value)).toFixed(1)}`;
     }).filter(Boolean);
-    const curve = h("polyline.curve", { points: places.join(" "), "--tint": color(trial.value), "data-trial": trial.number,
-      onmouseenter: () => curve.classList.add("hot"), onmouseleave: () => curve.classList.remove("hot"), onclick: () => trial.run && set({ focus: trial.run, tab: "run" }) },
-    h("title", {}, `trial ${trial.number}: ${metricValue(subject.metric, trial.value)}`));
-    return curve;
+    return h(`polyline.curve${kept.includes(trial) ? "" : ".off"}${trial.state === "pruned" ? ".pruned" : ""}`, { key: `trial ${trial.number}`, points: places.join(" "), "--tint": color(trial.value), "data-trial": trial.number,
+      onclick: () => trial.run && set({ focus: trial.run, tab: "run" }) },
+    h("title", {}, `trial ${trial.number}, ${trial.state}: ${metricValue(subject.metric, trial.value)}`));
   });
 
-  const chosen = () => trials.filter((trial) => [...brushes].every(([index, [low, top]]) => {
-    const value = axes[index].of(trial);
-    if (value === undefined || value === null) return false;
-    const place = axes[index].scale.place(value);
-    return place >= low && place <= top;
-  }));
-
-  function show() {
-    const kept = new Set(chosen());
-    trials.forEach((trial, index) => curves[index].classList.toggle("off", !kept.has(trial)));
-    fill(count, brushes.size ? `${kept.size} of ${trials.length} trials ` : "drag along an axis to choose trials");
-    tickThese.hidden = !brushes.size;
+  function brush(name, range) {
+    if (range) brushes.set(name, range);
+    else brushes.delete(name);
+    build();
   }
 
-  const drawing = h("svg.drawing", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `Parameters and ${subject.metric}` }, curves, axes.map((each, index) => {
-    const brush = h("rect.brush", { x: at(index) - 7, width: 14, y: 0, height: 0, rx: 3, visibility: "hidden" });
-    const grip = h("rect.grip", { x: at(index) - 16, width: 32, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, "data-axis": each.name });
-    drag(grip, brush, high, (range) => {
-      if (range) brushes.set(index, range);
-      else brushes.delete(index);
-      show();
-    });
-    const ticks = each.scale.ticks(4).map((tick) => h("text", { x: at(index) + 9, y: high(each.scale.place(tick)) + 4 }, index === axes.length - 1 ? metricValue(subject.metric, tick) : typeof tick === "number" ? number(tick, 3) : shown(tick)));
-    return [h("line.axis", { x1: at(index), x2: at(index), y1: high(0), y2: high(1) }), ticks, h("text", { x: at(index), y: 14, "text-anchor": "middle" }, each.name), brush, grip];
+  const drawing = h("svg.drawing", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "group", "aria-label": `Parameters and ${subject.metric}` }, curves, axes.map((each, index) => {
+    const range = brushes.get(each.name);
+    const say = (tick) => (index === axes.length - 1 ? metricValue(subject.metric, tick) : typeof tick === "number" ? number(tick, 3) : shown(tick));
+    const ticks = each.scale.ticks(4).map((tick) => h("text.tick", { x: at(index) + 9, y: high(each.scale.place(tick)) + 4 }, say(tick)));
+    return h("g", { key: `axis ${each.name}` }, h("line.axis", { x1: at(index), x2: at(index), y1: high(0), y2: high(1) }), ticks, h("text", { x: at(index), y: 14, "text-anchor": "middle" }, each.name),
+      h("rect.brush", { x: at(index) - 7, width: 14, y: range ? high(range[1]) : 0, height: range ? Math.max(high(range[0]) - high(range[1]), 1) : 0, rx: 3, visibility: range ? "visible" : "hidden" }),
+      h("rect.grip", { x: at(index) - 16, width: 32, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, "data-axis": each.name, tabindex: 0, role: "slider", "aria-orientation": "vertical",
+        "aria-label": `${each.name}: arrows move the upper end of a brush, with Shift the lower`, "aria-valuenow": Math.round(100 * (range?.[1] ?? 1)), "aria-valuetext": range ? `${kept.length} of ${trials.length} trials` : "all trials",
+        onkeydown: (event) => keyed(event, range, (next) => brush(each.name, next)), ...drag(brushes, (next) => brush(each.name, next)) }));
   }));
-  show();
-  return [h("div.scrolled", {}, drawing), h("p", {}, count, tickThese)];
+  return [h("div.scrolled", {}, drawing), h("p", {}, h("span.soft", { "aria-live": "polite" }, brushes.size ? `${kept.length} of ${trials.length} trials ` : "drag along an axis to choose trials "),
+    brushes.size > 0 && [button("tick only these", () => tickOnly(kept.map((trial) => trial.run)), { key: "tick" }), button("no brush", () => {
+      brushes.clear();
+      build();
+    }, { key: "clear" })])];
 }
 
 const axis = (name, trials, of, log) => ({ name, of, scale: scale(trials.map(of), log) });
 
-/** Dragging along an axis gives a range of places; a click gives none. */
-function drag(grip, brush, high, change) {
-  let from = null;
+/** Dragging along an axis gives a range of places; a click gives none. Where a drag began stands with the brushes: what is drawn anew goes on. */
+function drag(brushes, change) {
   const place = (event) => {
-    const box = grip.getBoundingClientRect();
+    const box = event.currentTarget.getBoundingClientRect();
     const share = 1 - (event.clientY - box.top) / box.height;
     return Math.min(1, Math.max(0, share * 1.05 - 0.025));
   };
-  grip.addEventListener("pointerdown", (event) => {
-    grip.setPointerCapture(event.pointerId);
-    from = place(event);
-  });
-  grip.addEventListener("pointermove", (event) => {
-    if (from === null) return;
-    const [low, top] = [from, place(event)].sort((a, b) => a - b);
-    brush.setAttribute("visibility", "visible");
-    brush.setAttribute("y", high(top));
-    brush.setAttribute("height", Math.max(high(low) - high(top), 1));
-    change([low, top]);
-  });
-  grip.addEventListener("pointerup", (event) => {
-    if (Math.abs(place(event) - from) < 0.015) {
-      brush.setAttribute("visibility", "hidden");
-      change(null);
-    }
-    from = null;
-  });
+  return {
+    onpointerdown: (event) => {
+      event.currentTarget.setPointerCapture(event.pointerId);
+      brushes.from = place(event);
+    },
+    onpointermove: (event) => {
+      if (brushes.from === undefined) return;
+      const to = place(event);
+      if (Math.abs(to - brushes.from) >= 0.015) change([brushes.from, to].sort((a, b) => a - b));
+    },
+    onpointerup: (event) => {
+      const isClick = Math.abs(place(event) - brushes.from) < 0.015;
+      delete brushes.from;
+      if (isClick) change(null);
+    },
+  };
 }
 
-function others(subject, kept) {
-  const runs = new Set(kept.map((trial) => trial.run));
-  return new Set(state.overview.runs.filter((run) => !runs.has(run.id)).map((run) => run.id));
+function keyed(event, range, change) {
+  const by = { ArrowUp: STEP, ArrowDown: -STEP }[event.key];
+  if (event.key === "Backspace" || event.key === "Delete") change(null);
+  if (!by) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const [low, top] = range ?? [0, 1];
+  const clamp = (value) => Math.min(1, Math.max(0, value));
+  change(event.shiftKey ? [Math.min(clamp(low + by), top), top] : [low, Math.max(clamp(top + by), low)]);
 }

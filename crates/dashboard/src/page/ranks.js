@@ -28,7 +28,7 @@ export function phasesCard(found, named) {
   };
   const whole = used.reduce((total, [, seconds]) => total + seconds.reduce((a, b) => a + b, 0), 0);
   const slow = Array.from({ length: ranks }, (_, rank) => rank).filter(isLate);
-  return h("section.card", { "data-card": "phases" }, h("h2", {}, ranks > 1 ? "Where the time of each rank went" : "Where the time of rank 0 went"),
+  return h("section.card", { key: "phases", "data-card": "phases" }, h("h2", {}, ranks > 1 ? "Time per phase, by rank" : "Time per phase"),
     h(`div.ranks${ranks > 8 ? ".many" : ""}`, {}, Array.from({ length: ranks }, row)),
     h("div.legend", {}, used.map(([name, seconds], index) => {
       const all = seconds.reduce((a, b) => a + b, 0);
@@ -38,9 +38,7 @@ export function phasesCard(found, named) {
 }
 
 function part(name, seconds, most, index) {
-  const bar = h("i", { "--tint": tint(index), title: `${name} ${duration(seconds)}` });
-  bar.style.width = `${(100 * seconds) / most}%`;
-  return bar;
+  return h("i", { "--tint": tint(index), title: `${name} ${duration(seconds)}`, style: { width: `${(100 * seconds) / most}%` } });
 }
 
 function waited(rank, seconds, whole) {
@@ -48,18 +46,19 @@ function waited(rank, seconds, whole) {
   return `The others waited ${duration(seconds)} for rank ${rank}, ${((100 * seconds) / whole).toFixed(0)} % of its time`;
 }
 
-/** The resources of a run's ranks over time; `show(usage)` gives the card, null where nothing is known. */
+/** The resources of a run's ranks over time; `show(usage)` says whether anything is known. */
 export function usageCard() {
   const cpu = timeChart("CPU", (value) => `${number(value, 3)} cores`);
   const memory = timeChart("Memory", (value) => bytes(value));
   const gpu = timeChart("GPU utilization", (value) => `${number(100 * value, 2)} %`);
   const gpuMemory = timeChart("GPU memory in use", (value) => bytes(value));
-  const late = timeChart("Others waited for it", (value) => `${number(100 * value, 2)} %`);
+  const late = timeChart("Time that others waited", (value) => `${number(100 * value, 2)} %`);
   const charts = [cpu, memory, gpu, gpuMemory, late];
   const root = h("section.card.usage", { "data-card": "usage" }, h("h2", {}, "Resources of each rank over time"), h("div.cards", {}, charts.map((chart) => chart.root)));
   return {
+    root,
     show(usage) {
-      if (!usage?.seconds?.length) return null;
+      if (!usage?.seconds?.length) return false;
       const isLate = usage.late.some((column) => column.some((value) => value > 0.01));
       // What no rank knows has no chart: GPUs of a run on CPUs.
       const shown = [[cpu, usage.cpu], [memory, usage.memory], [gpu, usage.gpu_utilization], [gpuMemory, usage.gpu_memory], [late, isLate ? usage.late : []]];
@@ -67,7 +66,7 @@ export function usageCard() {
       requestAnimationFrame(() => {
         for (const [chart, columns] of shown) if (columns?.length) chart.draw(usage.seconds, columns);
       });
-      return root;
+      return true;
     },
   };
 }

@@ -103,6 +103,9 @@ pub struct Summary {
     pub devices: Vec<String>,
     /// Tags, sorted.
     pub tags: Vec<String>,
+    /// What of the run cannot be read, though the rest can: its later tags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Reads the run in `folder`. Of a long run, most events are only skimmed.
@@ -117,6 +120,11 @@ pub fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
     let events = records.log.effective();
     let (state, reason) = state_of(records, &events, &description);
     let times = || records.log.events.iter().map(|stamped| stamped.time);
+    // A run is more than its tags.
+    let (tags, problem) = match tags(folder, config(folder).ok().as_ref()) {
+        Ok(tags) => (tags, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     let by_events = events.iter().map(|stamped| stamped.step).max();
     let by_records = by_events.or(records.epochs.last().map(|epoch| epoch.step));
     // Between two recorded steps a failure knows more.
@@ -143,7 +151,8 @@ pub fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
         updated: times().max(),
         seconds: seconds(records, state),
         devices: description.devices,
-        tags: tags(folder, config(folder).ok().as_ref())?,
+        tags,
+        problem,
     })
 }
 
