@@ -113,7 +113,7 @@ sizes = {name.split("_patch")[0]: size(timm.create_model(name, img_size=32, num_
 sizes |= {name: size(getattr(models, name)(num_classes=10), (2, 3, 32, 32))
           for name in ["resnet101", "resnet152", "convnext_small", "convnext_base", "resnext101_32x8d", "wide_resnet50_2",
                        "efficientnet_b1", "efficientnet_b5", "efficientnet_v2_m", "densenet161", "regnet_y_3_2gf",
-                       "regnet_x_8gf", "vgg13"]}
+                       "regnet_x_8gf"]}
 sizes |= {name: size(PaddedResNet(blocks), (2, 3, 16, 16)) for name, blocks in SMALL.items() if name != "resnet20"}
 
 write({
