@@ -32,7 +32,7 @@ const GPT: (&str, &str) = ("gpt", "d_model = 8\nn_heads = 2\nn_layers = 1");
 const LLAMA: (&str, &str) =
     ("llama", "d_model = 8\nn_heads = 2\nn_kv_heads = 1\nn_layers = 1\nd_ff = 8");
 
-pub(crate) const KINDS: [Kind; 15] = [
+pub(crate) const KINDS: [Kind; 16] = [
     Kind {
         name: "shapes",
         data: "name = \"shapes\"\ndir = \"shapes\"\nclasses = 3\ntrain_per_class = 6\n\
@@ -179,6 +179,17 @@ pub(crate) const KINDS: [Kind; 15] = [
         write: texts,
     },
     Kind {
+        name: "preferences",
+        data: "name = \"preferences\"\nfile = \"pairs.jsonl\"\ntokenizer = \"tokenizer.json\"\n\
+               chat_template = \"chatml\"\nseq_len = 96\nval_ratio = 0.2\n",
+        models: &[LLAMA],
+        loss: "dpo",
+        is_long: false,
+        input: None,
+        folds: Some(&["~data.val_ratio"]),
+        write: texts,
+    },
+    Kind {
         name: "trajectories",
         data: "name = \"trajectories\"\nfile = \"runs.npz\"\nval_ratio = 0.5\n",
         models: &[MLP],
@@ -300,6 +311,13 @@ fn texts(lab: &Lab) {
         format!("{}\n", json!({ "messages": messages }))
     };
     lab.write("chats.jsonl", (1..21).map(chat).collect::<String>());
+    let pair = |i: usize| {
+        let prompt = [say("user", "ab".repeat(i))];
+        let answers = [1, 2].map(|n| [say("assistant", "ba".repeat(n * i))]);
+        let [chosen, rejected] = answers;
+        format!("{}\n", json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected }))
+    };
+    lab.write("pairs.jsonl", (1..21).map(pair).collect::<String>());
 }
 
 /// Four episodes of 30 steps.

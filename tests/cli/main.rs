@@ -54,6 +54,7 @@ mod outputs;
 mod pages;
 mod pairs;
 mod policies;
+mod preferences;
 mod predictions;
 mod power_loss;
 mod python;

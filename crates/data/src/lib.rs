@@ -85,8 +85,8 @@ pub use sources::{
     Calendar, Chat, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
     HfDataset, ImageFolder, ImageShards, ImageTable, Instructions, Jsonl, Missing, MissingValues,
-    Mnist, OpenRequest, PythonData, Shapes, Survey, SurveyRequest, TokenDtype, Tokens, encode,
-    end_of_answers, matches_pattern, pattern_of, prompt,
+    Mnist, OpenRequest, Preferences, PythonData, Shapes, Survey, SurveyRequest, TokenDtype, Tokens,
+    encode, end_of_answers, matches_pattern, pattern_of, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,

@@ -35,8 +35,8 @@ pub use tables::{
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
 pub use text::{
-    Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, matches_pattern, pattern_of,
-    prompt,
+    Chat, Instructions, Preferences, TokenDtype, Tokens, encode, end_of_answers, matches_pattern,
+    pattern_of, prompt,
 };
 
 impl Registered for DataFamily {
@@ -53,6 +53,7 @@ impl Registered for DataFamily {
         all.add::<Tokens>();
         all.add::<Instructions>();
         all.add::<Chat>();
+        all.add::<Preferences>();
         all.add::<PythonData>();
         all
     }

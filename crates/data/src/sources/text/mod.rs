@@ -15,9 +15,11 @@ mod tokens;
 pub(crate) mod instructions;
 mod conversation;
 mod chat;
+mod preferences;
 
 pub use chat::Chat;
 pub use instructions::{Instructions, end_of_answers, prompt};
+pub use preferences::Preferences;
 pub use shards::{matches_pattern, pattern_of};
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
