@@ -195,6 +195,17 @@ pub(crate) const KINDS: [Kind; 16] = [
         write: texts,
     },
     Kind {
+        name: "preferences",
+        data: "name = \"preferences\"\nfile = \"pairs.jsonl\"\ntokenizer = \"tokenizer.json\"\n\
+               chat_template = \"chatml\"\nseq_len = 96\nval_ratio = 0.2\n",
+        models: &[LLAMA],
+        loss: "dpo",
+        is_long: false,
+        input: None,
+        folds: Some(&["~data.val_ratio"]),
+        write: texts,
+    },
+    Kind {
         name: "trajectories",
         data: "name = \"trajectories\"\nfile = \"runs.npz\"\nval_ratio = 0.5\n",
         models: &[MLP],
@@ -316,6 +327,13 @@ fn texts(lab: &Lab) {
         format!("{}\n", json!({ "messages": messages }))
     };
     lab.write("chats.jsonl", (1..21).map(chat).collect::<String>());
+    let pair = |i: usize| {
+        let prompt = [say("user", "ab".repeat(i))];
+        let answers = [1, 2].map(|n| [say("assistant", "ba".repeat(n * i))]);
+        let [chosen, rejected] = answers;
+        format!("{}\n", json!({ "prompt": prompt, "chosen": chosen, "rejected": rejected }))
+    };
+    lab.write("pairs.jsonl", (1..21).map(pair).collect::<String>());
 }
 
 /// Four episodes of 30 steps.

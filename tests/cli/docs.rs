@@ -422,9 +422,14 @@ pub(crate) fn copy_of_the_project() -> Lab {
         lab.write(&name, read(&name));
     }
     write_data(&lab);
-    for name in ["experiments/data/penguins.csv", "experiments/data/digits.py"] {
-        lab.write(name, read(name));
+    for path in children(&project("experiments/data")) {
+        let name = format!("experiments/data/{}", path.file_name().unwrap().to_str().unwrap());
+        lab.write(&name, read(&name));
     }
+    write_weights(&lab, "experiments/chat_tiny.toml", &[], "weights/chat-tiny/model.safetensors");
+    let sizes = json!({"vocab_size": 192, "hidden_size": 64, "intermediate_size": 176,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "tie_word_embeddings": true});
+    lab.write("weights/chat-tiny/config.json", sizes.to_string());
     let probe = "experiments/probe_digits.toml";
     write_weights(&lab, probe, &[], "weights/nest_digits.safetensors");
     let cifar = "experiments/finetune_cifar10.toml";

@@ -56,6 +56,7 @@ mod packaging;
 mod pages;
 mod pairs;
 mod policies;
+mod preferences;
 mod predictions;
 mod power_loss;
 mod python;

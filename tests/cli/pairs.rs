@@ -61,6 +61,12 @@ const MORE: [(&str, &str, &str); 5] = [
         "cross_entropy",
     ),
     (
+        "preferences",
+        "name = \"preferences\"\nfile = \"pairs.jsonl\"\ntokenizer = \"letters.json\"\nseq_len = 64\n\
+         eos_token = \"<|endoftext|>\"",
+        "dpo",
+    ),
+    (
         "jsonl",
         "name = \"jsonl\"\ntrain_file = \"table.jsonl\"\ninputs = [\"a\"]\ntarget = \"y\"",
         "mse",
@@ -144,6 +150,11 @@ fn lab() -> Lab {
     };
     lab.write("tokenizer.json", tokenizer("ab"));
     lab.write("letters.json", tokenizer("abdeimnrstu_<|>\n"));
+    let pair = |i: usize| {
+        let (chosen, rejected) = ("ab".repeat(1 + i % 3), "ba".repeat(1 + i % 4));
+        format!("{}\n", json!({"prompt": "a", "chosen": chosen, "rejected": rejected}))
+    };
+    lab.write("pairs.jsonl", (0..entries.len()).map(pair).collect::<String>());
     let line = |i: usize| format!("{}\n", json!({"a": i % 3, "y": i % 2}));
     lab.write("table.jsonl", (0..8).map(line).collect::<String>());
     write_photos(&lab);
@@ -279,7 +290,7 @@ fn a_run_on_any_data_of_which_some_are_held_out_is_planned_from_what_it_stored_a
             "chat" | "push_t_like" => &["data.folds=2", "data.fold=1"],
             _ => &["data.val_fraction=0.5"],
         };
-        let is_text = ["text", "instructions", "chat"].contains(&kind);
+        let is_text = ["text", "instructions", "chat", "preferences"].contains(&kind);
         let model = match kind {
             "speech" => "fastconformer",
             _ if is_text => "gpt",

@@ -171,7 +171,7 @@ fn adapters_stand_beside_each_linear_layer_of_a_family_and_can_be_merged() {
         let per_layer = if name.starts_with("phi") || name.starts_with("gpt") { 2 } else { 4 };
         assert_eq!(usual.parameters().len(), 2 * per_layer, "{name}");
         let refused = Models::default().describe(&adapted(&json!(["c_attn"]))).unwrap_err();
-        assert!(refused.contains("is named `c_attn`; they are `"), "{refused}");
+        assert!(refused.contains("names `c_attn`, but the layers of"), "{refused}");
     }
 }
 
@@ -220,5 +220,76 @@ fn options_that_a_family_does_not_have_are_refused_by_name() {
     ] {
         let error = refused(options);
         assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn options_that_a_family_does_not_have_are_told_by_their_own_keys() {
+    let plan = model_plan("llama", 64, &[LENGTH], vec![LENGTH]);
+    let misfit = |options: Value| Models::default().misfit(&with(plan.clone(), &options));
+    for (options, key, says) in [
+        (json!({ "sliding_window": 4 }), "sliding_window", "does nothing"),
+        (
+            json!({ "family": "gpt_neox", "lora": { "r": 2, "modules_to_save": ["lm_head"] } }),
+            "lora.modules_to_save",
+            "names `lm_head`, but the modules of `family` = \"gpt_neox\" are `embed_in`, `embed_out`",
+        ),
+        (
+            json!({ "family": "opt", "lora": { "r": 2, "targets": ["o_proj"] } }),
+            "lora.targets",
+            "names `o_proj`, but the layers of `family` = \"opt\" are `q_proj`",
+        ),
+    ] {
+        let (found, what) = misfit(options).unwrap();
+        assert_eq!(found, key);
+        assert!(what.contains(says), "{what}");
+    }
+    for (family, module) in
+        [("gpt_neox", "embed_out"), ("opt", "embed_positions"), ("qwen3", "q_norm")]
+    {
+        let lora = json!({ "r": 2, "modules_to_save": [module] });
+        let options = json!({ "family": family, "d_model": 16, "n_heads": 2, "d_ff": 8, "n_layers": 1,
+            "lora": lora });
+        assert_eq!(misfit(options.clone()), None, "{family}");
+        let (_, params) = filled(&with(plan.clone(), &options));
+        assert!(params.parameters().iter().any(|it| it.name().contains(module)), "{family}");
+    }
+}
+
+#[test]
+fn rows_that_weights_to_start_from_lack_begin_as_the_mean_of_the_others() {
+    for tied in [false, true] {
+        let of = |tokens: usize, more: Value| {
+            let sizes = json!({ "d_model": 16, "n_heads": 2, "d_ff": 8, "n_layers": 1,
+                "tie_word_embeddings": tied });
+            let plan = with(model_plan("llama", tokens, &[LENGTH], vec![LENGTH]), &sizes);
+            with(plan, &more)
+        };
+        let (_, small) = filled(&of(64, json!({})));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        write(&path, &save_state_dict(&small).unwrap());
+        let options = json!({ "resize_embeddings": true });
+        let plan = ModelPlan { pretrained: Some(path.clone()), ..of(67, options) };
+        Models::default().check_pretrained(&plan).unwrap();
+        let (_, large) = Models::default().instantiate(&plan, 1).unwrap();
+        Models::default().load_pretrained(&plan, &large).unwrap();
+        let names = ["model.embed_tokens.weight", "lm_head.weight"];
+        for name in names.into_iter().take(if tied { 1 } else { 2 }) {
+            let rows = |params: &Params| {
+                let param = params.parameters().iter().find(|it| it.name() == name).unwrap();
+                param.detached().unwrap().to_vec2::<f32>().unwrap()
+            };
+            let (few, all) = (rows(&small), rows(&large));
+            assert_eq!((few.len(), all.len(), &all[..64] == &few[..]), (64, 67, true));
+            for row in &all[64..] {
+                for (column, value) in row.iter().enumerate() {
+                    let mean = few.iter().map(|row| f64::from(row[column])).sum::<f64>() / 64.0;
+                    near(name, f64::from(*value), mean, 1e-7);
+                }
+            }
+        }
+        let refused = ModelPlan { pretrained: Some(path), ..of(67, json!({})) };
+        assert!(Models::default().check_pretrained(&refused).is_err());
     }
 }

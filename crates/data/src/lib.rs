@@ -85,8 +85,8 @@ pub use sources::{
     Calendar, Chat, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
     DateFeature, DateFormats, Environment, Features, Files, FrequencyAlias, HandleUnknown,
     HfDataset, ImageFolder, ImageShards, ImageTable, Instructions, Jsonl, Missing, MissingValues,
-    Mnist, NamePattern, OpenRequest, PythonData, Shapes, Survey, SurveyRequest, TarShards,
-    TokenDtype, Tokens, WebDataset, encode, end_of_answers, prompt,
+    Mnist, NamePattern, OpenRequest, Preferences, PythonData, Shapes, Survey, SurveyRequest,
+    TarShards, TokenDtype, Tokens, WebDataset, encode, end_of_answers, prompt,
 };
 pub use sources::{
     Date, Frequency, TargetCells, dates, delimiter, is_date, is_dated, largest_token,

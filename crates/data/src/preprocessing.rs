@@ -62,7 +62,8 @@ pub fn preprocessing(
         });
     }
     let meaning = match plan.loss.targets {
-        Targets::Classes => Some("softmax"),
+        // Preferences are those of a language model.
+        Targets::Classes | Targets::Preferences => Some("softmax"),
         Targets::MultiLabel => Some("sigmoid"),
         Targets::Numbers | Targets::Series => None,
     };

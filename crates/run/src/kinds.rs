@@ -46,10 +46,10 @@ use crate::config::kind::{BACKEND, Choice, Entry, FamilySpec, Kind, LeftOut};
 use crate::data::transform;
 use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
-use crate::loss::{self, Losses};
+use crate::loss::{self, Loss, Losses};
 use crate::metric::Metrics;
 use crate::model::layers::{self, Layer, Layers};
-use crate::model::{self, Models};
+use crate::model::{self, Models, PreferenceModel, Reference};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
     BackendFacts, ComponentFacts, DataFacts, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
@@ -189,15 +189,35 @@ impl Kinds {
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
         params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
+        let model = if plan.model.takes_pairs {
+            let reference = self.reference(plan, device)?;
+            Box::new(PreferenceModel::new(model, reference))
+        } else {
+            model
+        };
         let loss = self.losses.build(&plan.loss.kind)?;
+        let of_metrics: Arc<dyn Loss> = self.losses.build(&plan.loss.kind)?.into();
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
         let metrics = self.metrics.of(&plan.measurable(), &plan.metrics);
         let bytes: Arc<[u32]> = plan.data.token_bytes.as_slice().into();
         let metrics = metrics.into_iter().map(|metric| metric.of_tokens(&bytes).unwrap_or(metric));
         let naive = plan.naive_errors();
-        let metrics = metrics.map(|metric| metric.of_series(&naive).unwrap_or(metric)).collect();
+        let metrics = metrics.map(|metric| metric.of_series(&naive).unwrap_or(metric));
+        let metrics = metrics.map(|metric| metric.of_loss(&of_metrics).unwrap_or(metric)).collect();
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
+    }
+
+    /// What the model of `plan` is compared with.
+    fn reference(&self, plan: &Plan, device: &Device) -> Result<Reference, Error> {
+        if !plan.loss.needs_reference {
+            return Ok(Reference::None);
+        }
+        if plan.model.reference.is_none() {
+            return Ok(Reference::WithoutAdapters);
+        }
+        let (model, params) = self.models.frozen_copy(&plan.model, plan.seed, device)?;
+        Ok(Reference::Copy(model, params))
     }
 
     /// The sinks that `plan` chooses.
@@ -213,6 +233,10 @@ impl Kinds {
 impl ComponentFacts for Kinds {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self.models.describe(plan)
+    }
+
+    fn misfit(&self, plan: &ModelPlan) -> Option<(String, String)> {
+        self.models.misfit(plan)
     }
 
     fn transforms(

@@ -24,6 +24,8 @@ pub struct ForwardContext {
     pub lengths: Option<Lengths>,
     /// Texts that samples hold one behind the other; `None` if each is one.
     pub segments: Option<Segments>,
+    /// True if the model computes as it would without its adapters.
+    pub without_adapters: bool,
 }
 
 /// Training or evaluation.
@@ -73,6 +75,7 @@ impl ForwardContext {
             sync_batchnorm: None,
             lengths: None,
             segments: None,
+            without_adapters: false,
         }
     }
 

@@ -103,7 +103,7 @@ pub fn pattern_error(pattern: &str) -> Option<String> {
 /// A linear layer that may have an adapter: y = W x + scale B (A dropout(x)).
 ///
 /// With `dora`, where x is not dropped, y = m / |W + scale B A| (W x + scale B (A x)), where the
-/// norms are those of the rows, and no gradient reaches them.
+/// norms are those of the rows, and no gradient reaches them. A pass `without_adapters` gives W x.
 pub struct Adapted {
     base: Linear,
     adapter: Option<Adapter>,
@@ -169,7 +169,8 @@ impl Adapted {
 
     /// x (..., in) -> (..., out).
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let Some(adapter) = &self.adapter else { return self.base.forward(x, pass) };
+        let adapter = self.adapter.as_ref().filter(|_| !pass.without_adapters);
+        let Some(adapter) = adapter else { return self.base.forward(x, pass) };
         if let Some(magnitude) = &adapter.magnitude {
             return self.rescaled(x, adapter, magnitude, pass);
         }

@@ -33,6 +33,7 @@ pub struct Params {
     drops: bool,
     embeddings: Vec<String>,
     grids: Vec<(String, Grid)>,
+    growing: Vec<String>,
     other_names: Vec<LibraryName>,
     computes_on_cpu: bool,
     has_adapters: bool,
@@ -338,6 +339,11 @@ impl Params {
         &self.grids
     }
 
+    /// Tensors of which weights to start from may have the first rows only.
+    pub fn growing(&self) -> &[String] {
+        &self.growing
+    }
+
     /// Chooses the parameters that are trained from the next pass on, by their place in
     /// registration order: the others enter the graph detached, and get no gradient.
     pub fn train_only(&self, is_trained: impl Fn(usize) -> bool) {
@@ -354,6 +360,11 @@ impl Params {
     /// True if layers have adapters, which are trained on top of a model that stays as it is.
     pub fn has_adapters(&self) -> bool {
         self.has_adapters
+    }
+
+    /// True if the model is at first what it is without its adapters, and stays so without them.
+    pub fn begins_as_base(&self) -> bool {
+        self.has_adapters && self.trained_modules.is_empty()
     }
 
     /// A module that was to be trained within a frozen model, and has no weights of its own.
@@ -641,6 +652,13 @@ impl Builder {
     pub fn is_embedding(&self, name: &str) {
         let name = self.name(name);
         lock(&self.params).embeddings.push(name);
+    }
+
+    /// Says that weights to start from may have the first rows only of the parameter called `name`
+    /// here: the others then begin as their mean.
+    pub fn may_grow(&self, name: &str) {
+        let name = self.name(name);
+        lock(&self.params).growing.push(name);
     }
 
     /// Says that the parameter called `name` here is a table of positions of an image: pretrained

@@ -205,7 +205,8 @@ pub fn load_state_dict(
     path: &Path,
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    if params.has_adapters() {
+    let is_frozen = params.parameters().is_empty();
+    if params.has_adapters() || is_frozen {
         return load_base(params, path, strict);
     }
     load_state_dict_bytes(params, path, &file::read_all(path)?, strict)
@@ -465,6 +466,11 @@ fn set<'a>(
                 let value = |i: usize| values[i % rows * columns + i / rows];
                 values = (0..rows * columns).map(value).collect();
             }
+            (Layout::MissingRows, &[_, columns]) => {
+                let mean = mean_row(&values, columns);
+                let missing = var.elem_count() - values.len();
+                values.extend(mean.iter().cycle().take(missing));
+            }
             (Layout::Positions { from, to }, _) => {
                 values = positions::resampled(&values, from, to);
             }
@@ -473,6 +479,18 @@ fn set<'a>(
         var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
     }
     Ok(())
+}
+
+/// The mean of the rows of a matrix.
+fn mean_row(values: &[f32], columns: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; columns];
+    for row in values.chunks_exact(columns) {
+        for (sum, value) in sums.iter_mut().zip(row) {
+            *sum += f64::from(*value);
+        }
+    }
+    let rows = (values.len() / columns) as f64;
+    sums.into_iter().map(|sum| (sum / rows) as f32).collect()
 }
 
 /// All parameters, buffers and counters as a safetensors file that PyTorch loads with

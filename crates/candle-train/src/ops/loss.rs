@@ -191,7 +191,7 @@ fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Res
 
 impl CrossEntropy {
     /// Loss of each row, 0 where it does not count.
-    fn losses(&self, logits: &[f32], classes: usize) -> Result<Vec<(f64, Option<Row>)>> {
+    pub(super) fn losses(&self, logits: &[f32], classes: usize) -> Result<Vec<(f64, Option<Row>)>> {
         let rows = logits.par_chunks_exact(classes).with_min_len(PARALLEL_THRESHOLD);
         let counted = |(loss, row)| (loss, Some(row));
         match &self.targets {
@@ -209,17 +209,16 @@ impl CrossEntropy {
         }
     }
 
-    /// (softmax - target) scale, in blocks that may begin and end within a row.
-    fn gradient(
+    /// (softmax - target) scale, where `scale` is that of a row, in blocks that may begin and end
+    /// within a row.
+    pub(super) fn gradient(
         &self,
         x: &[f32],
         targets: Option<&[f32]>,
         rows: &[Option<Row>],
-        scale: f64,
+        scale: impl Fn(usize) -> f64 + Sync,
     ) -> Vec<f32> {
         let classes = x.len() / rows.len();
-        let hit = ((1.0 - self.smoothing) * scale) as f32;
-        let uniform = (self.smoothing * scale) as f32 / classes as f32;
         build(x.len(), |start, block| {
             let mut rest = block;
             let mut at = start;
@@ -231,6 +230,9 @@ impl CrossEntropy {
                 (rest, at) = (after, range.end);
                 // A block comes zeroed, which is the gradient of a row that does not count.
                 let Some(row) = rows[index] else { continue };
+                let scale = scale(index);
+                let hit = ((1.0 - self.smoothing) * scale) as f32;
+                let uniform = (self.smoothing * scale) as f32 / classes as f32;
                 let row = Row { factor: row.factor * scale as f32, ..row };
                 let target = targets.map(|targets| &targets[range.clone()]);
                 vectorised(
@@ -285,10 +287,12 @@ impl Operation for CrossEntropy {
         let scale = f64::from(dy.to_scalar::<f32>()?) / self.divisor;
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {
-            Targets::Labels(_) => read([logits], |[x]| Ok(self.gradient(x, None, rows, scale)))?,
+            Targets::Labels(_) => {
+                read([logits], |[x]| Ok(self.gradient(x, None, rows, |_| scale)))?
+            }
             Targets::LabelsOnGpu(labels) => return device_mismatch(labels),
             Targets::Probabilities(targets) => {
-                read([logits, targets], |[x, t]| Ok(self.gradient(x, Some(t), rows, scale)))?
+                read([logits, targets], |[x, t]| Ok(self.gradient(x, Some(t), rows, |_| scale)))?
             }
         };
         Ok([Some(tensor(gradient, logits.shape())?)])

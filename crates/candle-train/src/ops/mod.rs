@@ -33,6 +33,7 @@ mod simd;
 mod layout;
 mod linear;
 mod loss;
+mod log_prob;
 mod math;
 mod moving_average;
 mod newton_schulz;
@@ -96,6 +97,7 @@ pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw, transpose_adjacent};
 pub use linear::{LinearActivation, linear, linear_activated};
+pub use log_prob::label_log_probs;
 pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,

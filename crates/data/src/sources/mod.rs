@@ -40,7 +40,9 @@ pub use tables::{
 };
 pub use tables::{TargetCells, delimiter, other_separator};
 pub use text::largest_token;
-pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, end_of_answers, prompt};
+pub use text::{
+    Chat, Instructions, Preferences, TokenDtype, Tokens, encode, end_of_answers, prompt,
+};
 pub use webdataset::{TarShards, WebDataset};
 
 impl Registered for DataFamily {
@@ -58,6 +60,7 @@ impl Registered for DataFamily {
         all.add::<Tokens>();
         all.add::<Instructions>();
         all.add::<Chat>();
+        all.add::<Preferences>();
         all.add::<PythonData>();
         all
     }

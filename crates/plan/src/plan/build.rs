@@ -18,6 +18,11 @@ pub trait ComponentFacts {
     /// Measures the model without taking memory for its weights.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
+    /// Returns an option of the model that does not fit the others, below `[model]`, and a reason.
+    fn misfit(&self, _plan: &ModelPlan) -> Option<(String, String)> {
+        None
+    }
+
     /// Describes the list `asked` of transforms of such images, whose values are normalized by
     /// `pixels` where no transform does.
     fn transforms(
@@ -90,6 +95,10 @@ impl ProblemCollector {
             }));
         let (transforms, model) = transforms.zip(model)?;
         let model = ModelPlan { cameras: transforms.cameras.clone(), ..model };
+        if let Some((key, what)) = kinds.misfit(&model) {
+            self.0.push(loaded.problem(&format!("model.{key}"), what));
+            return None;
+        }
         let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
         let found = self.one(found)?;
         self.one(model::check_blocks(loaded, &found))?;
@@ -222,6 +231,7 @@ impl Plan {
         };
         // Without batch norms there is nothing to share.
         plan.distributed.sync_batchnorm &= plan.model.least_rows.is_some();
+        plan.model.reference = found.reference.filter(|_| plan.loss.needs_reference);
         match plan.contradiction(loaded) {
             Some(problem) => Err(problem.into()),
             None => Ok(plan),

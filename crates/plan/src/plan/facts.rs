@@ -144,6 +144,13 @@ pub struct DataFacts {
     pub pixel_dtype: PixelDtype,
 }
 
+impl DataFacts {
+    /// True if a sample is a pair of texts, (tokens, 2).
+    pub fn holds_pairs(&self) -> bool {
+        self.source.modality == Modality::Text && self.target.len() == 2
+    }
+}
+
 /// A data set: the component that was chosen, and what its survey measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourcePlan {

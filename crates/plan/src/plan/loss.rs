@@ -16,6 +16,9 @@ pub struct LossPlan {
     /// True if a pass reads labels or weights in the CPU's memory.
     #[serde(default)]
     pub weighs_labels: bool,
+    /// True if the model is compared with what it was at the start.
+    #[serde(default)]
+    pub needs_reference: bool,
 }
 
 /// Targets that a loss compares outputs with.
@@ -30,6 +33,9 @@ pub enum Targets {
     Numbers,
     /// Numbers over time: (n, time steps, series).
     Series,
+    /// Log-probabilities of a reference for the chosen and the rejected answer of a pair, and the
+    /// numbers of their tokens: (n, 4).
+    Preferences,
 }
 
 /// Properties that a loss declares.
@@ -45,6 +51,8 @@ pub struct LossFacts {
     pub takes_probabilities: bool,
     /// True if the loss is never negative.
     pub is_never_negative: bool,
+    /// True if it compares the model with what it was at the start.
+    pub needs_reference: bool,
 }
 
 impl LossPlan {
@@ -90,13 +98,25 @@ pub(super) fn decide(
         let key = format!("loss.{}", unfit.key);
         unfit.problem(|what| loaded.problem(&key, what))
     })?;
-    Ok(LossPlan { kind, targets: facts.targets, weighs_labels: facts.weighs_labels })
+    let LossFacts { targets, weighs_labels, needs_reference, .. } = facts;
+    Ok(LossPlan { kind, targets, weighs_labels, needs_reference })
 }
 
 /// A problem if the data has no such targets.
 fn check_targets(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem> {
     let has_classes = !data.classes.is_empty();
     match (targets, has_classes) {
+        (Targets::Preferences, _) if !data.holds_pairs() => Some(
+            loaded
+                .problem("loss.name", "compares pairs of answers, which this data does not have")
+                .help("use `data.name = \"preferences\"`; or `cross_entropy` for single answers"),
+        ),
+        (Targets::Preferences, _) => None,
+        _ if data.holds_pairs() => Some(
+            loaded
+                .problem("loss.name", "compares no pairs of answers, which this data holds")
+                .help("use `dpo`, `simpo` or `orpo`; or `data.name = \"chat\"` for single answers"),
+        ),
         (Targets::Classes, true) if data.multi_label => Some(
             loaded
                 .problem("loss.name", "needs one class for each sample, but these may have several")

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::shm_layout::{Mapping, STAGING_BYTES};
-use crate::plan::{DistributedPlan, Interval, Plan, ZeroStage};
+use crate::plan::{BaseFacts, DistributedPlan, Interval, Plan, ZeroStage};
 use train_numbers::units::{Bytes, WorldSize};
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
@@ -54,11 +54,17 @@ impl Memory {
         let state = Bytes::of_f32(plan.optimizer.n_state(plan.model.n_parameters));
         let average = u64::from(plan.average().is_some());
         let base = plan.model.base.unwrap_or_default();
+        let reference = plan.model.reference.unwrap_or_default();
         let on_cpu = plan.distributed.devices.iter().all(|device| device == "cpu");
-        let (n_mapped, mapped) =
-            if on_cpu { (base.n_mapped, base.mapped) } else { Default::default() };
+        let of_file = |base: &BaseFacts| {
+            if on_cpu { (base.n_mapped, base.mapped) } else { Default::default() }
+        };
+        let (n_mapped, mapped) = of_file(&base);
+        let (n_copied, of_copy) = of_file(&reference);
+        // The same pages of the same file.
+        let mapped = mapped.max(of_copy);
         let n_buffers = plan.model.n_buffer_elements;
-        let buffers = Bytes::of_f32(n_buffers - n_mapped);
+        let buffers = Bytes::of_f32(n_buffers - n_mapped + reference.n_weights - n_copied);
         let moving = Bytes::of_f32(n_buffers - base.n_weights);
         let averaged = u64::from(plan.average().is_some_and(|average| average.of_buffers));
         let own = part(plan, trained, state);
@@ -181,7 +187,7 @@ fn has_gradients(mapping: Bytes, world: WorldSize) -> bool {
 }
 
 fn loading(plan: &Plan) -> Bytes {
-    let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
+    let sample = Bytes::of_f32(plan.model.of_sample(&plan.model.input).iter().product()).0;
     // The batch of the pass at hand, and those that are ready or in the making.
     let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
     Bytes(batches * u64::from(plan.batch.size.get()) * sample + plan.data.source.memory.0)

@@ -25,6 +25,9 @@ pub struct ModelPlan {
     /// (tokens) of a text.
     #[serde(default)]
     pub target: Vec<usize>,
+    /// True if a sample of the data is a pair of texts, each of the shape `input`.
+    #[serde(default)]
+    pub takes_pairs: bool,
     /// Widths of the one-hot categories at the end of a sample.
     #[serde(default)]
     pub one_hot: Vec<usize>,
@@ -50,6 +53,9 @@ pub struct ModelPlan {
     /// The frozen weights below adapters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseFacts>,
+    /// A copy of the model as it is at the start, if the loss needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<BaseFacts>,
     /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
     /// fewest; `None` if there is no such layer.
     #[serde(default)]
@@ -85,6 +91,10 @@ pub struct ModelFacts {
     /// The frozen weights below adapters; they are buffers.
     #[serde(default)]
     pub base: Option<BaseFacts>,
+    /// A copy of the model as it is at the start; `None` where that is the model without its
+    /// adapters.
+    #[serde(default)]
+    pub reference: Option<BaseFacts>,
     /// Values per channel in one sample at the layer with batch statistics (BatchNorm) that has the
     /// fewest; `None` if there is no such layer.
     pub least_rows: Option<usize>,
@@ -131,11 +141,15 @@ pub(super) fn decide(
 ) -> Result<ModelPlan, Problem> {
     let config = &loaded.experiment.model;
     let outputs = outputs(loaded, data)?;
+    // The model sees a pair of texts as two of them.
+    let texts = if data.holds_pairs() { 1 } else { usize::MAX };
+    let of_text = |shape: &[usize]| shape.iter().copied().take(texts).collect();
     Ok(ModelPlan {
         kind: Choice { name: config.name.clone(), options: config.options.clone() },
         outputs,
-        input: input.to_vec(),
-        target: data.target.clone(),
+        input: of_text(input),
+        target: of_text(&data.target),
+        takes_pairs: data.holds_pairs(),
         one_hot: data.one_hot.clone(),
         layers: graph::decide(loaded, input, data, outputs, infer)?,
         pretrained: config.pretrained.clone(),
@@ -163,12 +177,20 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     }
     let is_text = data.source.modality == Modality::Text;
     if is_text && !loaded.is_given("model.num_classes") {
+        let model = &loaded.experiment.model;
+        if model.options.get("resize_embeddings") == Some(&true.into()) {
+            return Ok(usual);
+        }
         let what = format!(
-            "gives {usual} tokens, but the vocabulary of the weights of `model.pretrained` has \
-             {given}"
+            "has a vocabulary of {usual} tokens, larger than that of the weights of \
+             `model.pretrained`, {given}"
         );
         let key = if loaded.is_given("data.tokenizer") { "data.tokenizer" } else { "data.name" };
-        let help = "use the tokenizer that lies beside the weights";
+        let other = match model.name.as_str() {
+            "llama" => "; or set `model.resize_embeddings = true`, for tokens that were added",
+            _ => "",
+        };
+        let help = format!("use the tokenizer that lies beside the weights{other}");
         return Err(loaded.problem(key, what).help(help));
     }
     let (has, noun) = match (is_text, is_exact) {
@@ -230,6 +252,12 @@ impl ModelPlan {
         let folder = self.pretrained.as_ref()?.display();
         let averaged = if checkpoint.averaged { ", averaged weights" } else { "" };
         Some(format!("step {step} of `{folder}`{averaged}"))
+    }
+
+    /// Shape of a sample as the data gives it, of which `of` is one text's.
+    pub fn of_sample(&self, of: &[usize]) -> Vec<usize> {
+        let texts = self.takes_pairs.then_some(2);
+        of.iter().copied().chain(texts).collect()
     }
 
     /// The model `kind` for samples of shape `input`, with `outputs` outputs; its counts are zero.

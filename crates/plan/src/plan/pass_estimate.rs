@@ -84,7 +84,11 @@ pub fn estimate(plan: &Plan, facts: &ModelFacts) -> Option<PassEstimate> {
     // Losses are computed in f32, and hold the gradient of the outputs beside them.
     let values = inside * size + outside * 4 + vocabulary * 4;
     let samples = u64::from(plan.batch.size.get());
-    Some(PassEstimate { activations: Bytes(values * tokens * samples), flops: flops * tokens })
+    let texts = if plan.model.takes_pairs { 2 } else { 1 };
+    let activations = Bytes(values * tokens * texts * samples);
+    // The reference computes, too.
+    let passes = if plan.loss.needs_reference { 2 } else { 1 };
+    Some(PassEstimate { activations, flops: flops * tokens * texts * passes })
 }
 
 /// The name up to its first number: `model.layers.3`.

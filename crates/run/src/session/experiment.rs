@@ -141,6 +141,7 @@ pub fn follow_target(loaded: &mut Loaded, vocabulary: &Vocabulary, kinds: &Kinds
             Targets::Classes => "cross_entropy",
             Targets::MultiLabel => "bce_with_logits",
             Targets::Numbers | Targets::Series => "mse",
+            Targets::Preferences => "dpo",
         };
         loaded.follow("loss.name", |experiment| {
             if experiment.loss.name != loss {
@@ -152,7 +153,7 @@ pub fn follow_target(loaded: &mut Loaded, vocabulary: &Vocabulary, kinds: &Kinds
     let monitor = match compared {
         Targets::Classes => "val/accuracy",
         Targets::MultiLabel => "val/average_precision",
-        Targets::Numbers | Targets::Series => "val/loss",
+        Targets::Numbers | Targets::Series | Targets::Preferences => "val/loss",
     };
     let is_evaluated = loaded.experiment.validation.every != Interval::Never;
     if is_evaluated && !loaded.is_given("checkpoint.monitor") {

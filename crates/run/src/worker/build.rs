@@ -253,21 +253,44 @@ fn open_engine(
     let components = kinds.components(plan, &device.device)?;
     let params = &components.params;
     let restored = restore(params)?;
+    let mut reference_hash = None;
+    if let Some(reference) = components.model.reference() {
+        load_first_weights(plan, pinned, kinds, reference)?;
+        reference_hash = reference.base().map(|base| model::base_hash(&base));
+        let kept = restored.as_ref().and_then(|(state, _)| state.reference.as_ref());
+        if kept.is_some() && kept != reference_hash.as_ref() {
+            let path = plan.model.pretrained.clone().unwrap_or_default();
+            return Err(Error::OtherReference { path });
+        }
+    }
     if restored.is_none() {
-        load_pretrained(plan, pinned, kinds, params)?;
-        params.begin_adapters().map_err(|source| engine::Error::Tensor {
-            phase: "first",
-            step: 0,
-            source,
-        })?;
-        kinds.models.load_adapters(&plan.model, params)?;
+        load_first_weights(plan, pinned, kinds, params)?;
         if let Some(images) = images
             && plan.model.pretrained.is_none()
         {
             whiten(plan, kinds, params, images)?;
         }
     }
-    Ok(Engine::new(plan.clone(), components, collective, restored)?)
+    let mut engine = Engine::new(plan.clone(), components, collective, restored)?;
+    engine.state_mut().reference = reference_hash;
+    Ok(engine)
+}
+
+/// The weights and adapters that the plan starts from.
+fn load_first_weights(
+    plan: &Plan,
+    pinned: Option<&Path>,
+    kinds: &Kinds,
+    params: &Params,
+) -> Result<(), Error> {
+    load_pretrained(plan, pinned, kinds, params)?;
+    params.begin_adapters().map_err(|source| engine::Error::Tensor {
+        phase: "first",
+        step: 0,
+        source,
+    })?;
+    kinds.models.load_adapters(&plan.model, params)?;
+    Ok(())
 }
 
 /// The weights that the plan starts from: those of a file, or of a checkpoint, with averages in

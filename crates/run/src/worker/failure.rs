@@ -39,6 +39,9 @@ pub enum Error {
     /// The checkpoint that `model.pretrained` names is not the one that it was.
     #[error("cannot start from `{}`: it is not the checkpoint that this run was planned with", path.display())]
     OtherWeights { path: PathBuf },
+    /// The weights that the model is compared with are others than at the start.
+    #[error("cannot continue: the reference of the loss, `{}`, has other weights than when the run began", path.display())]
+    OtherReference { path: PathBuf },
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
@@ -145,7 +148,9 @@ impl UserError for Error {
             // A rank that finds a file in use cannot write it.
             Self::Files(_) => ExitCode::Storage,
             Self::Record(error) => error.exit_code(),
-            Self::Pretrained(_) | Self::OtherWeights { .. } => ExitCode::Checkpoint,
+            Self::Pretrained(_) | Self::OtherWeights { .. } | Self::OtherReference { .. } => {
+                ExitCode::Checkpoint
+            }
             Self::Thread { .. } => ExitCode::Resource,
             Self::Partition { .. } | Self::Panic(_) => ExitCode::Bug,
         }
@@ -185,7 +190,7 @@ impl UserError for Error {
             Self::Pretrained(error) => Some(error.help().unwrap_or_else(|| {
                 "start a new run with weights that fit, or without `model.pretrained`".into()
             })),
-            Self::OtherWeights { .. } => {
+            Self::OtherWeights { .. } | Self::OtherReference { .. } => {
                 Some("put it back there, or start a new run".into())
             }
             Self::Panic(_) => Some("report it with this text and the log of the rank".into()),

@@ -92,6 +92,7 @@ impl Passes<'_> {
             activation_checkpointing: self.plan.activation_checkpointing,
             lengths: None,
             segments: None,
+            without_adapters: false,
             sync_batchnorm,
         }
     }

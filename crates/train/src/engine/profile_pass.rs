@@ -112,14 +112,16 @@ fn peaks_of_pass(
     shape: &[usize],
     before: Bytes,
 ) -> candle_core::Result<(Vec<u64>, u64)> {
-    let inputs = Tensor::zeros([&[samples], shape].concat(), DType::F32, &Device::Cpu)?;
-    let has_classes = plan.loss.has_classes();
+    let of_sample = |of: &[usize]| [&[samples], &plan.model.of_sample(of)[..]].concat();
+    let inputs = Tensor::zeros(of_sample(shape), DType::F32, &Device::Cpu)?;
+    // The labels of pairs are tokens.
+    let has_classes = plan.loss.has_classes() || plan.model.takes_pairs;
     let target = match &plan.model.target[..] {
         [] if !has_classes => &[plan.model.outputs],
         target => target,
     };
     let dtype = if has_classes { DType::U32 } else { DType::F32 };
-    let targets = Tensor::zeros([&[samples], target].concat(), dtype, &Device::Cpu)?;
+    let targets = Tensor::zeros(of_sample(target), dtype, &Device::Cpu)?;
     let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
     let mut pass = ForwardContext::train(key, plan.precision);
     pass.convolutions = plan.convolutions;

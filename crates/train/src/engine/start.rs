@@ -43,7 +43,7 @@ impl Engine {
         let Components { model, params, loss, metrics, optimizer, scheduler } = components;
         let is_new = restored.is_none();
         let start = restored.as_ref().map_or(0, |(state, _)| state.step);
-        same_start(collective.as_ref(), &params, start)?;
+        same_start(collective.as_ref(), &params, model.reference(), start)?;
         let (state, mut optimizer_state) = restored
             .unwrap_or_else(|| (TrainState::new(&plan), ParameterState::of_all(&plan, &params, 0)));
         let layout = Layout::of(&plan, &params);
@@ -196,14 +196,19 @@ struct Introduction {
 
 /// Refuses ranks that start after another step than rank 0, or whose parameters or buffers differ
 /// in name, shape or order from rank 0's.
-fn same_start(collective: &dyn Collective, params: &Params, step: u64) -> Result<(), Error> {
+fn same_start(
+    collective: &dyn Collective,
+    params: &Params,
+    reference: Option<&Params>,
+    step: u64,
+) -> Result<(), Error> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape()));
     let tensors = parameters.chain(buffers).map(|(name, shape)| format!("`{name}` {shape:?}"));
     let mut tensors: Vec<String> = tensors.collect();
     if collective.world_size() > WorldSize::ONE {
-        let base = params.base();
-        tensors.extend(base.map(|base| format!("weights with the hash {:.16}", base_hash(&base))));
+        let bases = [params.base(), reference.and_then(Params::base)].into_iter().flatten();
+        tensors.extend(bases.map(|base| format!("weights with the hash {:.16}", base_hash(&base))));
     }
     let all = vote::exchange(collective, &Introduction { step, tensors })?;
     let first = &all[0];

@@ -47,6 +47,9 @@ pub struct TrainState {
     /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// Hash of the weights of a file that the model is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
     /// Work that is left after the last step, before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<PendingEvaluation>,
@@ -116,6 +119,7 @@ impl TrainState {
             best: None,
             early_stopping: EarlyStopping::default(),
             seconds: None,
+            reference: None,
             left: None,
         }
     }

@@ -20,12 +20,13 @@ mod bce_with_logits;
 mod class_weights;
 mod cross_entropy;
 mod focal;
+mod preference;
 mod regression;
 mod sigmoid_focal;
 
 use std::fmt::Debug;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 
 use crate::config::kind::{Choice, Kind, Options};
 use crate::ops::IGNORED_LABEL;
@@ -35,6 +36,7 @@ pub use bce_with_logits::BceWithLogits;
 pub use class_weights::ClassWeights;
 pub use cross_entropy::CrossEntropy;
 pub use focal::Focal;
+pub use preference::{Dpo, DpoLoss, Orpo, SimPo};
 pub use regression::{Huber, Mae, Mse, SmoothL1, TimeFrequency};
 pub use sigmoid_focal::SigmoidFocal;
 
@@ -92,6 +94,16 @@ pub trait Loss: Debug + Send + Sync {
         false
     }
 
+    /// True if it compares the model with what it was at the start.
+    fn needs_reference(&self) -> bool {
+        false
+    }
+
+    /// Rewards of the chosen and the rejected answer of each pair; only of a loss of preferences.
+    fn rewards(&self, _outputs: &Tensor, _targets: &Tensor) -> Result<Vec<[f64; 2]>> {
+        bail!("a loss without rewards")
+    }
+
     /// True if [`Loss::mean`] also takes a probability of each class, (n, classes) f32, as
     /// `data.mixup` makes them of labels.
     fn takes_probabilities(&self) -> bool {
@@ -130,6 +142,9 @@ impl Registered for LossFamily {
         all.add::<BceWithLogits>();
         all.add::<SigmoidFocal>();
         all.add::<TimeFrequency>();
+        all.add::<Dpo>();
+        all.add::<SimPo>();
+        all.add::<Orpo>();
         all
     }
 }
@@ -142,6 +157,7 @@ pub fn facts(loss: &dyn Loss) -> LossFacts {
         runs_on_gpus: loss.runs_on_gpus(),
         takes_probabilities: loss.takes_probabilities(),
         is_never_negative: loss.is_never_negative(),
+        needs_reference: loss.needs_reference(),
     }
 }
 
@@ -149,7 +165,8 @@ pub fn facts(loss: &dyn Loss) -> LossFacts {
 pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
     let kind = Choice::of(loss);
     let targets = loss.targets();
-    LossPlan { kind, targets, weighs_labels: loss.weighs_labels() }
+    let needs_reference = loss.needs_reference();
+    LossPlan { kind, targets, weighs_labels: loss.weighs_labels(), needs_reference }
 }
 
 /// Flattens texts to one row per token: (n, tokens, classes) and (n, tokens) -> (rows, classes) and

@@ -19,6 +19,7 @@ mod mase;
 mod metric_state;
 mod outcomes;
 mod perplexity;
+mod rewards;
 mod scores;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use crate::config::MetricSpec;
+use crate::loss::Loss;
 use crate::plan::{MetricContext, MetricFacts, Mode, Targets};
 pub use accuracy::{Accuracy, ExactMatch, TopAccuracy};
 pub use errors::{
@@ -38,6 +40,7 @@ pub use mase::{Mase, naive_forecast_warning};
 pub use metric_state::{MetricState, Scores};
 pub use outcomes::{Average, ClassScore, OUTCOMES_STATE, Outcome, of_classes, one_answer};
 pub use perplexity::{BitsPerByte, Perplexity};
+pub use rewards::Reward;
 pub use scores::{AUROC, AVERAGE_PRECISION, RankingScore, SCORES_STATE, auroc, average_precision};
 
 /// A metric of validation and test data.
@@ -70,6 +73,11 @@ pub trait Metric: Debug + Send + Sync {
 
     /// The metric for series with these errors of a naive forecast, if it needs them.
     fn of_series(&self, _naive: &[f64]) -> Option<Arc<dyn Metric>> {
+        None
+    }
+
+    /// The metric for answers to which `loss` gives rewards, if it needs it.
+    fn of_loss(&self, _loss: &Arc<dyn Loss>) -> Option<Arc<dyn Metric>> {
         None
     }
 
@@ -166,6 +174,9 @@ impl Default for Metrics {
         all.add(Mase::default());
         all.add(Perplexity);
         all.add(BitsPerByte::default());
+        for reward in Reward::all() {
+            all.add(reward);
+        }
         all.is_sealed = true;
         all
     }
@@ -228,15 +239,23 @@ pub(crate) fn needs_classes(context: &MetricContext) -> Option<String> {
         Targets::Numbers | Targets::Series => {
             "is a classification metric, but the loss is a regression loss"
         }
+        Targets::Preferences => {
+            "is a classification metric, but the loss compares pairs of answers"
+        }
     };
     Some(what.to_owned())
 }
 
 /// Reason why a metric of errors is undefined.
 pub(crate) fn needs_numbers(context: &MetricContext) -> Option<String> {
-    let what = "is a regression metric, but the loss is a classification loss";
-    let has_classes = matches!(context.targets, Targets::Classes | Targets::MultiLabel);
-    has_classes.then(|| what.to_owned())
+    let what = match context.targets {
+        Targets::Classes | Targets::MultiLabel => {
+            "is a regression metric, but the loss is a classification loss"
+        }
+        Targets::Preferences => "is a regression metric, but the loss compares pairs of answers",
+        Targets::Numbers | Targets::Series => return None,
+    };
+    Some(what.to_owned())
 }
 
 /// Reason why a metric in the units of the data is undefined.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::loss::rows;
-use crate::metric::{Metric, MetricState};
+use crate::metric::{Metric, MetricState, needs_classes};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{MetricContext, Mode, Targets};
 
@@ -93,6 +93,7 @@ impl Average {
             Targets::Numbers | Targets::Series => {
                 Some("is a classification metric, but the loss is a regression loss".to_owned())
             }
+            Targets::Preferences => needs_classes(context),
         }
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
-use crate::metric::{Metric, MetricState, Scores};
+use crate::metric::{Metric, MetricState, Scores, needs_classes};
 use crate::plan::{MetricContext, Mode, Targets};
 
 /// [`Metric::state_name`] of the metrics that rank samples.
@@ -59,6 +59,7 @@ fn why_not(context: &MetricContext) -> Option<String> {
                 "is a classification metric, but the loss is a regression loss".to_owned(),
             );
         }
+        Targets::Preferences => return needs_classes(context),
         Targets::Classes if context.labels_in_sequence => {
             return Some("needs one label for each sample".to_owned());
         }

@@ -78,6 +78,12 @@ pub trait Architecture: Debug + Send + Sync {
         None
     }
 
+    /// An option that does not fit the others, once those of files are filled in: its key below
+    /// `[model]`, and a reason that is said of it.
+    fn misfit(&self) -> Option<(String, String)> {
+        None
+    }
+
     /// Folder of adapters to start from.
     fn adapters(&self) -> Option<&Path> {
         None
@@ -271,6 +277,7 @@ impl Models {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
             base: params.has_adapters().then(|| base_facts(plan, architecture.as_ref(), &params)),
+            reference: reference(plan, architecture.as_ref(), &params)?,
             least_rows: if architecture.keeps_statistics() { None } else { params.least_rows() },
             has_blocks: architecture.has_blocks(),
             draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
@@ -280,6 +287,11 @@ impl Models {
             ignores_padding: architecture.ignores_padding(),
             keeps_texts_apart: architecture.keeps_texts_apart(),
         })
+    }
+
+    /// [`Architecture::misfit`] of the model that `plan` chooses.
+    pub fn misfit(&self, plan: &ModelPlan) -> Option<(String, String)> {
+        self.architecture(plan).ok()?.misfit()
     }
 
     /// Reason why the chosen model cannot learn from such samples; `None` if it can, or if the
@@ -325,6 +337,18 @@ impl Models {
     ) -> Result<(Box<dyn Model>, Params), Error> {
         let builder = Builder::on(seed, device);
         let model = run(self.architecture(plan)?.as_ref(), plan, &builder)?;
+        Ok((model, builder.finish()))
+    }
+
+    /// A copy of the model that [`Models::instantiate_on`] gives, which no gradient reaches.
+    pub fn frozen_copy(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+        device: &Device,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        let builder = Builder::on(seed, device);
+        let model = run(self.architecture(plan)?.as_ref(), plan, &builder.frozen())?;
         Ok((model, builder.finish()))
     }
 
@@ -473,6 +497,26 @@ impl Models {
             plan.layers.first().is_some_and(|first| matches!(first.input, Flow::Tokens(_)));
         Ok(if is_text { graph.indices("input_ids", &dims) } else { graph.input("input", &dims) })
     }
+}
+
+/// A copy of the model as it is at the start, frozen; `None` where that is the model `params`
+/// without its adapters, or where nothing is compared.
+fn reference(
+    plan: &ModelPlan,
+    architecture: &dyn Architecture,
+    params: &Params,
+) -> Result<Option<BaseFacts>, String> {
+    let is_base = params.begins_as_base() && architecture.adapters().is_none();
+    if !plan.takes_pairs || is_base {
+        return Ok(None);
+    }
+    let builder = Builder::describe();
+    run(architecture, plan, &builder.frozen()).map_err(|error| error.to_string())?;
+    let copy = builder.finish();
+    let facts = base_facts(plan, architecture, &copy);
+    // Adapters, and modules that are trained whole, are no part of the base.
+    let n_weights = facts.n_weights + copy.elem_count();
+    Ok(Some(BaseFacts { n_weights, ..facts }))
 }
 
 /// The weights below the adapters of `params`, and what the file of the plan holds of them.

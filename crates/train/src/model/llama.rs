@@ -131,6 +131,10 @@ pub struct LlamaConfig {
     pub norm_eps: f64,
     /// whether the output layer shares the token embedding.
     pub tie_word_embeddings: bool,
+    /// take pretrained weights for fewer tokens than the vocabulary has: the new rows of embedding
+    /// and output layer begin as the mean of the others, as in transformers. Adapters leave them so
+    /// unless `lora.modules_to_save` names both layers.
+    pub resize_embeddings: bool,
     /// dropout of the attention probabilities in training.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub attention_dropout: f64,
@@ -203,6 +207,7 @@ impl Default for LlamaConfig {
             use_parallel_residual: None,
             norm_eps: 1e-5,
             tie_word_embeddings: false,
+            resize_embeddings: false,
             attention_dropout: 0.0,
             dropout: 0.0,
             init_std: 0.02,
@@ -224,12 +229,17 @@ impl Architecture for LlamaConfig {
         let ([length], [_]) = (&plan.input[..], &plan.target[..]) else {
             bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
         };
-        self.check_family()?;
+        if let Some((key, what)) = self.family_misfit() {
+            bail!("`{key}` {what}");
+        }
         let spec = self.family.spec();
         let builder = &self.lora.base(builder);
         let init = Init::Normal(self.init_std);
         let table = builder.pp(spec.tensors.embedding);
         let embedding = Embedding::with_init(&table, plan.outputs, self.d_model, init)?;
+        if self.resize_embeddings {
+            table.may_grow("weight");
+        }
         let positions = match spec.positions {
             Positions::Rotary { .. } => None,
             Positions::Learned { table, offset } => {
@@ -249,6 +259,9 @@ impl Architecture for LlamaConfig {
             None
         } else {
             let head = builder.pp(head);
+            if self.resize_embeddings {
+                head.may_grow("weight");
+            }
             Some(Linear::with_init(&head, self.d_model, plan.outputs, init, None)?)
         };
         let scale = spec.is_embedding_scaled.then(|| (self.d_model as f64).sqrt());
@@ -298,6 +311,10 @@ impl Architecture for LlamaConfig {
         self.lora.adapters.as_deref()
     }
 
+    fn misfit(&self) -> Option<(String, String)> {
+        self.family_misfit()
+    }
+
     fn complete(
         &self,
         pretrained: Option<&Path>,
@@ -333,43 +350,53 @@ impl LlamaConfig {
         self.lora_of(self.family).resolved()
     }
 
-    /// Refuses options, and targets of adapters, that the family does not have.
-    fn check_family(&self) -> Result<()> {
+    /// An option, or a target of adapters, that the family does not have: its key, and the reason.
+    fn family_misfit(&self) -> Option<(String, String)> {
         let spec = self.family.spec();
-        let family = spec.model_type;
-        let idle = self.idle_options();
-        if let Some(name) = idle.first() {
-            bail!("`{name}` does nothing with `family` = \"{family}\"");
+        let family = format!("`family` = \"{}\"", spec.model_type);
+        if let Some(name) = self.idle_options().first() {
+            return Some((name.clone(), format!("does nothing with {family}")));
         }
-        let layers = spec.layers();
-        let is_layer = |name: &str| {
-            name == peft::ALL_LINEAR || layers.contains(&name.rsplit('.').next().unwrap_or(name))
+        let last = |name: &String| name.rsplit('.').next().unwrap_or(name).to_owned();
+        let unknown = |names: &Option<Vec<String>>, known: &[&str]| {
+            let mut names = names.iter().flatten();
+            names.find(|name| !known.contains(&last(name).as_str())).cloned()
         };
-        let mut targets = self.lora.targets.iter().flatten();
-        if let Some(name) = targets.find(|name| !is_layer(name)) {
+        let mut layers = spec.layers();
+        layers.push(peft::ALL_LINEAR);
+        if let Some(name) = unknown(&self.lora.targets, &layers) {
             let layers = layers.join("`, `");
-            bail!("no layer of `family` = \"{family}\" is named `{name}`; they are `{layers}`");
+            let what = format!("names `{name}`, but the layers of {family} are `{layers}`");
+            return Some(("lora.targets".to_owned(), what));
+        }
+        let modules = spec.modules();
+        if let Some(name) = unknown(&self.lora.modules_to_save, &modules) {
+            let modules = modules.join("`, `");
+            let what = format!("names `{name}`, but the modules of {family} are `{modules}`");
+            return Some(("lora.modules_to_save".to_owned(), what));
         }
         for (key, given) in [
             ("layer_types", self.layer_types.as_ref().map(Vec::len)),
             ("no_rope_layers", self.no_rope_layers.as_ref().map(Vec::len)),
         ] {
             if let Some(given) = given.filter(|&given| given != self.n_layers) {
-                bail!("`{key}` has {given} entries for `n_layers` = {}", self.n_layers);
+                let what = format!("has {given} entries for `n_layers` = {}", self.n_layers);
+                return Some((key.to_owned(), what));
             }
         }
         let has_window =
             self.layer_types.as_ref().is_some_and(|all| all.contains(&LayerType::SlidingAttention));
-        if has_window && self.sliding_window.is_none() {
-            bail!("`layer_types` with `sliding_attention` needs `sliding_window`");
-        }
-        Ok(())
+        (has_window && self.sliding_window.is_none()).then(|| {
+            let what = "with `sliding_attention` needs `sliding_window`";
+            ("layer_types".to_owned(), what.to_owned())
+        })
     }
 
     /// Options that are not those of a default, and that the family does not have.
     pub(super) fn idle_options(&self) -> Vec<String> {
         /// Options of every family.
-        const COMMON: [&str; 5] = ["family", "init_std", "lora", "norm_eps", "n_kv_heads"];
+        const COMMON: [&str; 6] =
+            ["family", "init_std", "lora", "norm_eps", "n_kv_heads", "resize_embeddings"];
         let spec = self.family.spec();
         let options = |of: &Self| serde_json::to_value(of).unwrap_or_default();
         let (given, usual) = (options(self), options(&Self::default()));

@@ -69,6 +69,7 @@ mod names;
 pub mod padded_frames;
 mod patchtst;
 pub mod peft;
+mod preference_model;
 mod pretrained;
 mod recurrent;
 mod regnet;
@@ -84,7 +85,7 @@ mod whitening;
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::nn::ForwardContext;
+use crate::nn::{ForwardContext, Params};
 use crate::onnx::{Graph, Value};
 use crate::registry::Registry;
 use crate::rng::Key;
@@ -111,6 +112,7 @@ pub use mobilenet_v3::{MobileNetV3Config, MobileNetV3Size};
 pub use names::{ExportedWeights, Library, Naming};
 pub use patchtst::PatchTstConfig;
 pub use peft::Lora;
+pub use preference_model::{PreferenceModel, Reference};
 pub use pretrained::{DescriptionError, InferredOptions, PretrainedError, inherited_options};
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
 pub use regnet::{RegNetConfig, RegNetSize};
@@ -160,6 +162,11 @@ pub trait Model: Send + Sync {
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let _ = (graph, input);
         bail!("it does not say how it is written (`Model::onnx`)")
+    }
+
+    /// Parameters of the copy that it is compared with, which are to have the values of the start.
+    fn reference(&self) -> Option<&Params> {
+        None
     }
 
     /// True if [`Model::predict`] takes many passes, so that not every evaluation calls it.

@@ -50,7 +50,10 @@ pub struct Lora {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
     /// modules that are trained as they are, beside the adapters: `embed_tokens`, `lm_head`, `norm`,
-    /// `input_layernorm`, `post_attention_layernorm`. Default: none.
+    /// `input_layernorm`, `post_attention_layernorm`; gemma: `pre_feedforward_layernorm`,
+    /// `post_feedforward_layernorm`; qwen3, gemma3, olmo2: `q_norm`, `k_norm`; `gpt_neox`:
+    /// `embed_in`, `embed_out`, `final_layer_norm`; opt: `embed_positions`, `final_layer_norm`,
+    /// `self_attn_layer_norm`. Default: none.
     #[schemars(example = ["lm_head"])]
     pub modules_to_save: Option<Vec<String>>,
     /// folder of trained adapters to start from, as PEFT and `ddprun checkpoint export --peft`
@@ -82,9 +85,23 @@ impl Pattern {
     }
 }
 
-/// Modules that can be trained as they are.
-const MODULES: [&str; 5] =
-    ["embed_tokens", "lm_head", "norm", "input_layernorm", "post_attention_layernorm"];
+/// Modules of any family that can be trained as they are.
+const MODULES: [&str; 14] = [
+    "embed_tokens",
+    "lm_head",
+    "norm",
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+    "q_norm",
+    "k_norm",
+    "embed_in",
+    "embed_out",
+    "embed_positions",
+    "final_layer_norm",
+    "self_attn_layer_norm",
+];
 /// Stands for all layers among `targets`.
 pub(super) const ALL_LINEAR: &str = "all-linear";
 /// Layers that have an adapter by default.

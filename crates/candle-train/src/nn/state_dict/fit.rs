@@ -48,6 +48,8 @@ pub struct ExpectedTensors {
     pub counters: Vec<String>,
     /// Tensors of positions of images, which a file may hold for images of another size.
     pub grids: Vec<(String, Grid)>,
+    /// Tensors of which a file may hold the first rows only.
+    pub growing: Vec<String>,
     /// Names of modules and tensors in weights of another library, and the model's names of them.
     pub other_names: BTreeMap<String, String>,
 }
@@ -66,6 +68,7 @@ impl ExpectedTensors {
             aliases: params.aliases().iter().map(alias).collect(),
             counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
             grids: params.grids().to_vec(),
+            growing: params.growing().to_vec(),
             other_names: params
                 .other_names()
                 .iter()
@@ -118,6 +121,8 @@ pub enum Layout {
     Transposed,
     /// A tensor with more rows, of which the first ones are taken.
     FirstRows,
+    /// A tensor with fewer rows: the others begin as their mean.
+    MissingRows,
     /// For images of another size.
     Positions {
         /// The file's.
@@ -177,7 +182,8 @@ pub fn fit(
     let is_conv1d = comparison.is_conv1d(expected);
     for (name, shape) in &expected.tensors {
         let grid = expected.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
-        let origin = comparison.take(name, shape, grid, is_conv1d);
+        let grows = expected.growing.contains(name);
+        let origin = comparison.take(name, shape, grid, is_conv1d, grows);
         comparison.fit.origins.push(origin);
     }
     for name in &expected.counters {
@@ -302,11 +308,19 @@ impl<'a> Comparison<'a> {
         shape: &[usize],
         grid: Option<Grid>,
         is_conv1d: bool,
+        grows: bool,
     ) -> Option<Origin> {
         let free = self.may_differ(name);
         match self.file.remove(name) {
             Some((key, held)) => {
-                match layout(name, shape, &lying(name, shape, key, held), grid, is_conv1d) {
+                let theirs = lying(name, shape, key, held);
+                let found = match (shape, &theirs[..]) {
+                    (&[rows, width], &[fewer, same]) if grows && width == same => {
+                        (1..rows).contains(&fewer).then_some(Layout::MissingRows)
+                    }
+                    _ => None,
+                };
+                match found.or_else(|| layout(name, shape, &theirs, grid, is_conv1d)) {
                     Some(layout) => {
                         self.fit.report.loaded += 1;
                         if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16)

@@ -4,6 +4,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::fourier::both_signs;
+use crate::ops::log_prob::LogProbs;
 use crate::ops::loss::{CrossEntropy, Targets};
 use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::regression::{Kind, Regression};
@@ -39,6 +40,12 @@ impl OnGpu for CrossEntropy {
             bail!("backward of a loss that was not computed")
         };
         Ok([Some(rows.backward(gpu, logits, &dy)?)])
+    }
+}
+
+impl OnGpu for LogProbs {
+    fn has_kernels(&self) -> bool {
+        false
     }
 }
 

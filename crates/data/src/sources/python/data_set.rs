@@ -435,7 +435,9 @@ impl OpenedData {
                 return Err(Error::Python { key: self.key_of(data, 0), what, help: None });
             }
             (Some(classes), _) => return Ok(classes.clone()),
-            (None, Targets::Numbers | Targets::Series) => return Ok(Vec::new()),
+            (None, Targets::Numbers | Targets::Series | Targets::Preferences) => {
+                return Ok(Vec::new());
+            }
             (None, Targets::Classes | Targets::MultiLabel) => {}
         }
         let labels = self.described.parts.iter().flat_map(|part| &part.label_values);

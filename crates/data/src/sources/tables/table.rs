@@ -86,7 +86,7 @@ impl TableSpec<'_> {
             Targets::Classes if self.target.names().len() > 1 => AnswerKind::Unread,
             Targets::Classes => AnswerKind::Class,
             Targets::MultiLabel => AnswerKind::Flags,
-            Targets::Numbers | Targets::Series => AnswerKind::Numbers,
+            Targets::Numbers | Targets::Series | Targets::Preferences => AnswerKind::Numbers,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The entries of a file as parts to train, validate and test on, and what is wrong or doubtful
 //! about them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -63,6 +64,63 @@ pub(super) fn splits(
         if form.packing { Arc::new(Packs::new(samples(train))) } else { part(train) };
     let splits = Splits { train, val: part(val), test: test.map(part), classes };
     Ok((splits, notes))
+}
+
+/// Splits pairs of entries, the chosen ones and the rejected ones, as [`splits`] does. Pairs of which
+/// an entry has no token that counts are left out.
+pub(super) fn pair_parts(
+    form: &SampleForm,
+    both: &[Arc<Entries>; 2],
+    val_ratio: f64,
+    split: &SplitPlan,
+    check: EntryCheck,
+) -> Result<(Parts<SampleIndices>, Vec<String>), Error> {
+    let [chosen, rejected] = both;
+    let mut notes = Vec::new();
+    if let EntryCheck::Survey(on_bad_sample) = check {
+        for entries in both {
+            notes.extend(wrong_note(entries, form, on_bad_sample)?);
+        }
+        notes.extend(unused_note(chosen, form));
+    }
+    let of_format = |what| Error::Format { path: form.path.clone(), what };
+    let dealt = parts(chosen.len(), &form.plural(), val_ratio, split).map_err(of_format)?;
+    let why = |at: u32| form.why_idle(chosen, at).or_else(|| form.why_idle(rejected, at));
+    let idle: Vec<(u32, UncountedReason)> =
+        (0..chosen.len() as u32).into_par_iter().filter_map(|at| Some((at, why(at)?))).collect();
+    if idle.is_empty() {
+        return Ok((dealt, notes));
+    }
+    let (idle, reasons): (BTreeSet<u32>, Vec<UncountedReason>) = idle.into_iter().unzip();
+    let begins = begins(&reasons);
+    let (n, seq_len, all) = (idle.len(), form.seq_len, form.several(chosen.len()));
+    let used = |SampleIndices(places): SampleIndices| {
+        SampleIndices(places.into_iter().filter(|at| !idle.contains(at)).collect())
+    };
+    let Parts { train, val, test } = dealt;
+    let kept = Parts { train: used(train), val: used(val), test: test.map(used) };
+    for (part, SampleIndices(places)) in kept.each() {
+        if !places.is_empty() {
+            continue;
+        }
+        let part = part.name();
+        let what = format!("none of the pairs of `{part}` has two answers with tokens that count");
+        return Err(if begins.is_empty() {
+            of_format(what)
+        } else {
+            let what = what + &format!(": `data.seq_len = {seq_len}` cuts answers off");
+            Error::AnswersCutOff { path: form.path.clone(), what, begin: median(begins) }
+        });
+    }
+    if let EntryCheck::Survey(_) = check {
+        let why = if begins.is_empty() {
+            "the tokenizer has no tokens for an answer".to_owned()
+        } else {
+            format!("`data.seq_len = {seq_len}` cuts an answer off")
+        };
+        notes.push(format!("{n} of {all} are left out: {why}"));
+    }
+    Ok((kept, notes))
 }
 
 /// A note of the keys that have no effect, if there are some.

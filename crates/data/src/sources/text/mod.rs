@@ -14,11 +14,13 @@ mod tokens;
 pub(crate) mod instructions;
 mod conversation;
 mod chat;
+mod preferences;
 
 use crate::sources::named_files::FileNames;
 
 pub use chat::Chat;
 pub use instructions::{Instructions, end_of_answers, prompt};
+pub use preferences::Preferences;
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
 pub use tokens::{Tokens, encode};

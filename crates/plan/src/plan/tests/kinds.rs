@@ -52,6 +52,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> ComponentFacts for F {
             runs_on_gpus,
             takes_probabilities,
             is_never_negative: true,
+            needs_reference: false,
         })
     }
 

@@ -190,4 +190,27 @@ impl FamilySpec {
         let last = |name: &&'static str| name.rsplit('.').next().unwrap_or(name);
         qkv.iter().chain([&self.tensors.output]).chain(mlp).map(last).collect()
     }
+
+    /// Last parts of the names of its embeddings, output layer and norms, which adapters may train
+    /// as they are.
+    pub(in crate::model) fn modules(&self) -> Vec<&'static str> {
+        let Tensors { embedding, norm, head, .. } = &self.tensors;
+        let positions = match self.positions {
+            Positions::Learned { table, .. } => Some(table),
+            Positions::Rotary { .. } => None,
+        };
+        let head = head.iter().map(|head| head.trim_end_matches('.'));
+        let Norms { before_attention, after_attention, before_mlp, after_mlp } = self.norms;
+        let norms = [before_attention, after_attention, before_mlp, after_mlp];
+        let of_qk: &[&str] = if self.qk_norm.is_some() { &["q_norm", "k_norm"] } else { &[] };
+        let all = [*embedding].into_iter().chain(positions).chain(head).chain([*norm]);
+        let all = all.chain(norms.into_iter().flatten()).chain(of_qk.iter().copied());
+        let mut names: Vec<&str> = Vec::new();
+        for name in all.map(|name| name.rsplit('.').next().unwrap_or(name)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
 }

@@ -49,6 +49,7 @@ impl ComponentFacts for Known {
             runs_on_gpus: true,
             takes_probabilities,
             is_never_negative: false,
+            needs_reference: false,
         })
     }
 
