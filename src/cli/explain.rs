@@ -717,15 +717,18 @@ fn markdown() -> String {
         ```\n\n\
         The exit code is also `code` in [JSON](json.md#errors), and codes and names stay the same \
         from version to version. This page is made by `ddprun explain --markdown`.\n\n\
-        | exit code | name | errors |\n|---|---|---|\n"
+        | exit code | name |\n|---|---|\n"
         .to_owned();
     for code in &CODES {
-        let links = code.errors.iter().map(|class| format!("[{0}](#{0})", class.name));
-        let links = links.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(page, "| {} | `{}` | {links} |", code.code, code.name);
+        let _ = writeln!(page, "| {0} | [{1}](#{0}-{1}) |", code.code, code.name);
     }
     for code in &CODES {
         let _ = write!(page, "\n## {} {}\n\n{}\n", code.code, code.name, code.meaning);
+        let links = code.errors.iter().map(|class| format!("[{0}](#{0})", class.name));
+        let links = links.collect::<Vec<_>>().join(", ");
+        if !links.is_empty() {
+            let _ = write!(page, "\nErrors: {links}.\n");
+        }
         for class in code.errors {
             let Class { name, example, cause, remedy, .. } = class;
             let _ = write!(page, "\n### {name}\n\n```text\n{example}\n```\n\n{cause} {remedy}\n");
