@@ -18,7 +18,7 @@ use crate::user_error::{ErrorPage, ExitCode};
 const WIDTH: usize = 80;
 
 /// An exit code and the errors that end with it.
-struct Code {
+struct Entry {
     code: ExitCode,
     /// Name, which `explain` takes as well.
     name: &'static str,
@@ -38,72 +38,72 @@ struct Class {
     remedy: &'static str,
 }
 
-const CODES: [Code; 12] = [
-    Code {
+const CODES: [Entry; 12] = [
+    Entry {
         code: ExitCode::Ok,
         name: "ok",
         meaning: "The command did what it was asked to do, or nothing was left to do.",
         errors: &[],
     },
-    Code {
+    Entry {
         code: ExitCode::Refused,
         name: "refused",
         meaning: "The experiment or the command line is wrong. Nothing was started, so nothing has \
                   to be cleaned up.",
         errors: REFUSED,
     },
-    Code {
+    Entry {
         code: ExitCode::Data,
         name: "data",
         meaning: "The data are not there, cannot be read, or are not what the experiment says.",
         errors: DATA,
     },
-    Code {
+    Entry {
         code: ExitCode::Numeric,
         name: "numeric",
         meaning: "A loss or a gradient is NaN, infinite or far too large. The step was not applied, \
                   and checkpoints from before it are good.",
         errors: NUMERIC,
     },
-    Code {
+    Entry {
         code: ExitCode::Peer,
         name: "peer",
         meaning: "A rank died or hung, the ranks could not connect, or a collective failed. \
                   `ddprun resume` continues from the newest checkpoint.",
         errors: PEER,
     },
-    Code {
+    Entry {
         code: ExitCode::Storage,
         name: "storage",
         meaning: "A file cannot be written, read, locked or fetched. Checkpoints that were complete \
                   stay complete.",
         errors: STORAGE,
     },
-    Code {
+    Entry {
         code: ExitCode::Checkpoint,
         name: "checkpoint",
         meaning: "A checkpoint or a file of weights is missing, damaged, or does not fit.",
         errors: CHECKPOINT,
     },
-    Code {
+    Entry {
         code: ExitCode::Resource,
         name: "resource",
         meaning: "The machine or a GPU ran out of memory, threads or file descriptors.",
         errors: RESOURCE,
     },
-    Code {
+    Entry {
         code: ExitCode::Expectation,
         name: "expectation",
         meaning: "Everything ran to its end, and a result is not what was asked for.",
         errors: EXPECTATION,
     },
-    Code {
+    Entry {
         code: ExitCode::Bug,
         name: "bug",
         meaning: "ddprun, or a component of your own program, has a bug.",
         errors: BUG,
     },
-    Code {
+    Entry {
         code: ExitCode::Preempted,
         name: "preempted",
         meaning: "SIGTERM, SIGUSR1 or SIGHUP stopped the run, as a scheduler does. The state was \
@@ -111,7 +111,7 @@ const CODES: [Code; 12] = [
                   results.",
         errors: &[],
     },
-    Code {
+    Entry {
         code: ExitCode::Interrupted,
         name: "interrupted",
         meaning: "Ctrl-C stopped the run. After one Ctrl-C the state was saved, and `ddprun resume` \
@@ -604,15 +604,15 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode, ErrorPage> {
     let words = args.words.join(" ");
     let found = find(&words)?;
     let objects = || {
-        let of_found = |code: &(&Code, Vec<&Class>)| ("explanation", object(code.0, &code.1));
+        let of_found = |code: &(&Entry, Vec<&Class>)| ("explanation", object(code.0, &code.1));
         found.iter().map(of_found).collect()
     };
     answers(objects, || if words.is_empty() { list() } else { found.iter().map(text).collect() })
 }
 
 /// The entries that are meant, each with its errors.
-fn find(words: &str) -> Result<Vec<(&'static Code, Vec<&'static Class>)>, ErrorPage> {
-    let is_meant = |code: &&Code| words == code.name || words == code.code.to_string();
+fn find(words: &str) -> Result<Vec<(&'static Entry, Vec<&'static Class>)>, ErrorPage> {
+    let is_meant = |code: &&Entry| words == code.name || words == code.code.to_string();
     if let Some(code) = CODES.iter().find(is_meant) {
         return Ok(vec![(code, code.errors.iter().collect())]);
     }
@@ -620,7 +620,8 @@ fn find(words: &str) -> Result<Vec<(&'static Code, Vec<&'static Class>)>, ErrorP
     let fits = |class: &&Class| {
         class.name == said || is_in(class, &said) || class.example.to_lowercase().contains(&said)
     };
-    let of_code = |code: &'static Code| (code, code.errors.iter().filter(fits).collect::<Vec<_>>());
+    let of_code =
+        |code: &'static Entry| (code, code.errors.iter().filter(fits).collect::<Vec<_>>());
     let found: Vec<_> =
         CODES.iter().map(of_code).filter(|(_, errors)| !errors.is_empty()).collect();
     if found.is_empty() {
@@ -674,7 +675,7 @@ fn list() -> String {
 }
 
 /// A code and its errors, for people.
-fn text((code, errors): &(&'static Code, Vec<&'static Class>)) -> String {
+fn text((code, errors): &(&'static Entry, Vec<&'static Class>)) -> String {
     let head = format!("exit code {}, {}: {}", code.code, code.name, code.meaning);
     let mut text = labelled("", &head);
     for class in errors {
@@ -689,7 +690,7 @@ fn text((code, errors): &(&'static Code, Vec<&'static Class>)) -> String {
 }
 
 /// A code and its errors, for programs.
-fn object(code: &Code, errors: &[&Class]) -> Value {
+fn object(code: &Entry, errors: &[&Class]) -> Value {
     let errors: Vec<Value> = errors
         .iter()
         .map(|class| {
@@ -717,15 +718,18 @@ fn markdown() -> String {
         ```\n\n\
         The exit code is also `code` in [JSON](json.md#errors), and codes and names stay the same \
         from version to version. This page is made by `ddprun explain --markdown`.\n\n\
-        | exit code | name | errors |\n|---|---|---|\n"
+        | exit code | name |\n|---|---|\n"
         .to_owned();
     for code in &CODES {
-        let links = code.errors.iter().map(|class| format!("[{0}](#{0})", class.name));
-        let links = links.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(page, "| {} | `{}` | {links} |", code.code, code.name);
+        let _ = writeln!(page, "| {0} | [{1}](#{0}-{1}) |", code.code, code.name);
     }
     for code in &CODES {
         let _ = write!(page, "\n## {} {}\n\n{}\n", code.code, code.name, code.meaning);
+        let links = code.errors.iter().map(|class| format!("[{0}](#{0})", class.name));
+        let links = links.collect::<Vec<_>>().join(", ");
+        if !links.is_empty() {
+            let _ = write!(page, "\nErrors: {links}.\n");
+        }
         for class in code.errors {
             let Class { name, example, cause, remedy, .. } = class;
             let _ = write!(page, "\n### {name}\n\n```text\n{example}\n```\n\n{cause} {remedy}\n");

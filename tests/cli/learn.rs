@@ -18,7 +18,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use ddprun::kinds::Kinds;
 use ddprun::nn::state_dict::save_state_dict;
@@ -48,7 +47,7 @@ impl<'a> Page<'a> {
     }
 
     /// Names of the hub are fetched from this one.
-    fn from(mut self, hub: &HubServer) -> Self {
+    fn with_hub(mut self, hub: &HubServer) -> Self {
         self.variables.push(("HF_ENDPOINT", hub.endpoint.clone()));
         self.variables.push(("HF_HUB_OFFLINE", "0".to_owned()));
         self
@@ -82,7 +81,6 @@ impl<'a> Page<'a> {
 
     /// What a block prints, on stdout and stderr.
     fn type_block(&self, block: &Block, place: &str) -> String {
-        let began = Instant::now();
         let script = format!("set -euo pipefail\nexec 2>&1\n{}", block.text);
         let ended = if block.says("ctrl-c") {
             let running = spawn(self.shell(&format!("exec 2>&1\nexec {}", block.text)));
@@ -95,7 +93,6 @@ impl<'a> Page<'a> {
         let expected = block.option("exit").map_or(0, |code| code.parse().unwrap());
         let Ended { code, stdout, .. } = ended;
         assert_eq!(code, expected, "{place}:\n{}\nprinted:\n{stdout}", block.text);
-        eprintln!("{place}: {:.1} s", began.elapsed().as_secs_f64());
         stdout
     }
 
@@ -272,7 +269,7 @@ fn photos() {
     let hub = HubServer::new();
     let weights = save_state_dict(&params).unwrap();
     hub.publish("timm/resnet18.a1_in1k", &[("model.safetensors", &weights)]);
-    Page::new("docs/learn/photos.md").from(&hub).type_all();
+    Page::new("docs/learn/photos.md").with_hub(&hub).type_all();
 }
 
 #[test]
@@ -316,7 +313,7 @@ fn chat() {
             ("tokenizer_config.json", settings.as_bytes()),
         ],
     );
-    Page::new("docs/learn/chat.md").from(&hub).type_all();
+    Page::new("docs/learn/chat.md").with_hub(&hub).type_all();
 }
 
 /// A tokenizer whose tokens are these words, the printable characters and the line break.
