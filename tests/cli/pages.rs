@@ -241,7 +241,7 @@ fn every_type_of_the_glossary_exists() {
     }
 }
 
-/// The rows of `docs/support.md`: what each registered model takes and can do.
+/// The rows of `docs/support.md`: what the registered models take and can do.
 fn support() -> String {
     let kinds = Kinds::default();
     let yes = |is: bool| if is { "yes" } else { "no" };
@@ -251,13 +251,24 @@ fn support() -> String {
         let takes = if takes.is_empty() { "any" } else { &takes.join(", ") };
         let library = model.library().map_or("its own", |library| library.words());
         format!(
-            "| `{name}` | {takes} | {library} | {} | {} | {} |\n",
+            "{takes} | {library} | {} | {} | {}",
             yes(model.has_blocks()),
             yes(!model.draws_on_cpu()),
             yes(model.keeps_texts_apart()),
         )
     };
-    kinds.models.names().map(row).collect()
+    // Sizes of a model that can do the same share a row.
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for name in kinds.models.names() {
+        let cells = row(name);
+        match rows.last_mut() {
+            Some((names, last)) if kinds.models.is_variant(name) && *last == cells => {
+                *names += &format!(", `{name}`");
+            }
+            _ => rows.push((format!("`{name}`"), cells)),
+        }
+    }
+    rows.iter().map(|(names, cells)| format!("| {names} | {cells} |\n")).collect()
 }
 
 #[test]

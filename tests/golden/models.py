@@ -109,7 +109,7 @@ def size(model, shape):
 
 
 sizes = {name.split("_patch")[0]: size(timm.create_model(name, img_size=32, num_classes=10), (2, 3, 32, 32))
-         for name in VIT[1:]}
+         for name in VIT[1:3]}
 sizes |= {name: size(getattr(models, name)(num_classes=10), (2, 3, 32, 32))
           for name in ["resnet101", "resnet152", "convnext_small", "convnext_base", "resnext101_32x8d", "wide_resnet50_2",
                        "efficientnet_b1", "efficientnet_b5", "efficientnet_v2_m", "densenet161", "regnet_y_3_2gf",

@@ -50,24 +50,26 @@ pub struct RegNetSize {
     widths: [usize; 4],
     /// Most channels of a group of the 3x3 convolutions.
     group: usize,
+    /// Parameters with 1,000 classes.
+    millions: f64,
 }
 
 /// All sizes; a Y has squeeze and excitation, an X has not.
 const SIZES: [RegNetSize; 14] = [
-    sized("regnet_y_400mf", "regnety_004", [1, 3, 6, 6], [48, 104, 208, 440], 8),
-    sized("regnet_y_800mf", "regnety_008", [1, 3, 8, 2], [64, 144, 320, 784], 16),
-    sized("regnet_y_1_6gf", "regnety_016", [2, 6, 17, 2], [48, 120, 336, 888], 24),
-    sized("regnet_y_3_2gf", "regnety_032", [2, 5, 13, 1], [72, 216, 576, 1512], 24),
-    sized("regnet_y_8gf", "regnety_080", [2, 4, 10, 1], [224, 448, 896, 2016], 56),
-    sized("regnet_y_16gf", "regnety_160", [2, 4, 11, 1], [224, 448, 1232, 3024], 112),
-    sized("regnet_y_32gf", "regnety_320", [2, 5, 12, 1], [232, 696, 1392, 3712], 232),
-    sized("regnet_x_400mf", "regnetx_004", [1, 2, 7, 12], [32, 64, 160, 400], 16),
-    sized("regnet_x_800mf", "regnetx_008", [1, 3, 7, 5], [64, 128, 288, 672], 16),
-    sized("regnet_x_1_6gf", "regnetx_016", [2, 4, 10, 2], [72, 168, 408, 912], 24),
-    sized("regnet_x_3_2gf", "regnetx_032", [2, 6, 15, 2], [96, 192, 432, 1008], 48),
-    sized("regnet_x_8gf", "regnetx_080", [2, 5, 15, 1], [80, 240, 720, 1920], 120),
-    sized("regnet_x_16gf", "regnetx_160", [2, 6, 13, 1], [256, 512, 896, 2048], 128),
-    sized("regnet_x_32gf", "regnetx_320", [2, 7, 13, 1], [336, 672, 1344, 2520], 168),
+    sized("regnet_y_400mf", "regnety_004", [1, 3, 6, 6], [48, 104, 208, 440], 8, 4.3),
+    sized("regnet_y_800mf", "regnety_008", [1, 3, 8, 2], [64, 144, 320, 784], 16, 6.4),
+    sized("regnet_y_1_6gf", "regnety_016", [2, 6, 17, 2], [48, 120, 336, 888], 24, 11.2),
+    sized("regnet_y_3_2gf", "regnety_032", [2, 5, 13, 1], [72, 216, 576, 1512], 24, 19.4),
+    sized("regnet_y_8gf", "regnety_080", [2, 4, 10, 1], [224, 448, 896, 2016], 56, 39.4),
+    sized("regnet_y_16gf", "regnety_160", [2, 4, 11, 1], [224, 448, 1232, 3024], 112, 83.6),
+    sized("regnet_y_32gf", "regnety_320", [2, 5, 12, 1], [232, 696, 1392, 3712], 232, 145.0),
+    sized("regnet_x_400mf", "regnetx_004", [1, 2, 7, 12], [32, 64, 160, 400], 16, 5.5),
+    sized("regnet_x_800mf", "regnetx_008", [1, 3, 7, 5], [64, 128, 288, 672], 16, 7.3),
+    sized("regnet_x_1_6gf", "regnetx_016", [2, 4, 10, 2], [72, 168, 408, 912], 24, 9.2),
+    sized("regnet_x_3_2gf", "regnetx_032", [2, 6, 15, 2], [96, 192, 432, 1008], 48, 15.3),
+    sized("regnet_x_8gf", "regnetx_080", [2, 5, 15, 1], [80, 240, 720, 1920], 120, 39.6),
+    sized("regnet_x_16gf", "regnetx_160", [2, 6, 13, 1], [256, 512, 896, 2048], 128, 54.3),
+    sized("regnet_x_32gf", "regnetx_320", [2, 7, 13, 1], [336, 672, 1344, 2520], 168, 107.8),
 ];
 
 const fn sized(
@@ -76,8 +78,9 @@ const fn sized(
     blocks: [usize; 4],
     widths: [usize; 4],
     group: usize,
+    millions: f64,
 ) -> RegNetSize {
-    RegNetSize { name, of_timm, blocks, widths, group }
+    RegNetSize { name, of_timm, blocks, widths, group, millions }
 }
 
 impl RegNetSize {
@@ -104,12 +107,9 @@ impl Kind for RegNetConfig {
 pub(super) fn register(models: &mut Models) {
     models.add::<RegNetConfig>();
     for size in &SIZES[1..] {
-        let about = if size.squeezes() {
-            "A larger one of torchvision's `RegNetY`."
-        } else {
-            "One of torchvision's `RegNetX`, without squeeze and excitation."
-        };
-        models.add_variant(size.name, about, move |net: &mut RegNetConfig| net.size = *size);
+        let squeezes = if size.squeezes() { "" } else { ", without squeeze and excitation" };
+        let about = format!("torchvision's, {} million parameters{squeezes}.", size.millions);
+        models.add_variant(size.name, &about, move |net: &mut RegNetConfig| net.size = *size);
     }
 }
 
