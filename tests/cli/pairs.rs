@@ -274,7 +274,7 @@ fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
 
 /// What is left of a kind's `[data]` where training samples are held out to validate.
 fn without_val(data: &str) -> String {
-    let keys = ["val_dir", "val_file", "val_ratio", "val_split"];
+    let keys = ["val_dir", "val_file", "val_ratio", "val_shards", "val_split"];
     let lines = data.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
     lines.flat_map(|line| [line, "\n"]).collect()
 }

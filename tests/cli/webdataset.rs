@@ -92,7 +92,7 @@ fn a_repository_is_trained_on_by_patterns_of_its_shards() {
     bits(&alone).must_be(&bits(&lab));
     lab.run_to(0, &["resume", "small", "train.epochs=3"]);
     let page = |shards: &str| {
-        let shards = format!("data.train_shards={}", by_name(shards));
+        let shards = format!("data.train_shards=\"{}\"", by_name(shards));
         flowing(&run_to(3, &["small.toml", &shards]).stderr)
     };
     let missing = page("pets-train-{00..03}.tar");
@@ -144,7 +144,11 @@ fn bad_shards_are_refused_before_a_run_with_what_to_do() {
         }
     };
     let whole = golden("pets-train-00.tar");
-    check(3, &whole[..40_000], &["`bad/train-0.tar`: it ends", "do: copy or fetch it again"]);
+    check(
+        3,
+        &whole[..40_000],
+        &["`bad/train-0.tar`: it is no whole tar file", "do: copy or fetch it again"],
+    );
     let a: (&str, &[u8]) = ("a.jpg", b"x");
     check(3, &tar(&[a]), &["sample `a` has no label; its fields are `jpg`", "a field `cls`"]);
     check(3, &tar(&[a, a]), &["it has `a.jpg` twice"]);
@@ -155,7 +159,7 @@ fn bad_shards_are_refused_before_a_run_with_what_to_do() {
     none.says(&["the validation shard `none-*.tar` does not exist"]);
     let url = lab.run_to(2, &["plan", "small.toml", "data.val_shards=s3://bucket/val.tar"]);
     url.says(&["data.val_shards"]);
-    let same = "data.val_shards=tars/pets-train-{00..01}.tar";
+    let same = "data.val_shards=\"tars/pets-train-{00..01}.tar\"";
     let same = lab.run_to(2, &["plan", "small.toml", same]);
     same.says(&["its metrics would say nothing about new data"]);
 }

@@ -7,8 +7,16 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::sources::named_files::FileNames;
 use crate::sources::text::entries::{CutEntry, Entries};
 use crate::{parquet, read};
+
+/// How such files are called.
+pub(super) const ENTRY_FILES: FileNames = FileNames {
+    endings: &[".parquet", ".jsonl", ".json"],
+    packed: &[".gz", ".zst"],
+    example: "data/*.jsonl",
+};
 
 /// The objects of a file, in its order.
 enum EntryFile {

@@ -16,18 +16,9 @@ mod conversation;
 mod chat;
 mod preferences;
 
-use crate::sources::named_files::FileNames;
-
 pub use chat::Chat;
 pub use instructions::{Instructions, end_of_answers, prompt};
 pub use preferences::Preferences;
 pub use token_file::TokenDtype;
 pub use token_file::largest_token;
 pub use tokens::{Tokens, encode};
-
-/// Files with entries.
-const ENTRY_FILES: FileNames = FileNames {
-    endings: &[".parquet", ".jsonl", ".json"],
-    packed: &[".gz", ".zst"],
-    example: "data/*.jsonl",
-};

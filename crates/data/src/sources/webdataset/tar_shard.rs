@@ -238,7 +238,7 @@ impl<'a> Reading<'a> {
         field: &str,
         entry: &mut Entry<'_, &File>,
     ) -> Result<Result<String, (String, &'static str)>, Error> {
-        let is_json = field == "json" || field.ends_with(".json");
+        let is_json = field.rsplit('.').next() == Some("json");
         let most = if is_json { MAX_JSON } else { MAX_TEXT };
         if entry.size() > most {
             let what = format!("has {} bytes, too many for a class", entry.size());
@@ -306,7 +306,10 @@ impl<'a> Reading<'a> {
                 continue;
             };
             let Some(label) = &sample.label else {
-                let what = format!("sample `{key}` has no label; {}", self.fields_of(sample));
+                let wanted =
+                    self.asked.label.map(|field| format!(" `{field}`")).unwrap_or_default();
+                let what =
+                    format!("sample `{key}` has no label{wanted}; {}", self.fields_of(sample));
                 return Err(self.refuse(what, NO_LABEL));
             };
             if let Some(field) = label_field.filter(|field| *field != label.field) {
@@ -324,7 +327,10 @@ impl<'a> Reading<'a> {
             shard.lengths.push(length as u32);
         }
         if words.is_empty() {
-            let what = "it has no samples".to_owned();
+            let what = match self.fields.as_slice() {
+                [] => "it has no samples".to_owned(),
+                fields => format!("it has no samples; its fields are {}", named(fields)),
+            };
             return Err(self.refuse(what, NO_SAMPLES));
         }
         shard.labels = ClassLabels::of_words(words);

@@ -123,6 +123,12 @@ fn samples_that_cannot_be_used_are_refused_by_their_keys() {
     refuse(&[a, ("a.json", b"[1]")], "`a.json` is not a JSON object", "data.label_field");
     refuse(&[("README.md", b"x")], "it has no samples", "`0007.jpg` and `0007.cls`");
     refuse(&[], "it has no samples", "`0007.jpg` and `0007.cls`");
+    let named = NamedFields { image: Some("webp"), ..FIELDS };
+    let fields = "it has no samples; its fields are `jpg`, `cls`";
+    assert_refused(read_bytes(&tar(&[a, cls]), named), fields);
+    let named = NamedFields { label: Some("class"), ..FIELDS };
+    let fields = "sample `a` has no label `class`; its fields are `jpg`, `cls`";
+    assert_refused(read_bytes(&tar(&[a, cls]), named), fields);
     let two = read(&[a, ("a.seg.png", b"y"), cls]).unwrap_err();
     let fields = "sample `a` of `";
     assert_refused(Err::<(), _>(&two), fields);
