@@ -48,7 +48,9 @@ fn options_are_those_of_the_loss_in_their_ranges() {
     good(GOOD, &["loss.name=huber"]);
     check(
         &["loss.name=mse", "loss.label_smoothing=0.1"],
-        &["`loss.label_smoothing`: belongs to `cross_entropy`, `dpo` or `simpo`, but `name` is `mse`"],
+        &[
+            "`loss.label_smoothing`: belongs to `cross_entropy`, `dpo` or `simpo`, but `name` is `mse`",
+        ],
     );
     check(
         &["loss.name=huber", "loss.delta=0"],
