@@ -30,6 +30,7 @@ file = "pairs.jsonl"
 tokenizer = "tokenizer.json"
 seq_len = 40
 val_ratio = 0.25
+drop_last = false
 num_workers = 0
 
 [loss]
@@ -77,7 +78,7 @@ fn weights(lab: &Lab, name: &str) -> Vec<u8> {
     fs::read(run.join("latest/model.safetensors")).unwrap()
 }
 
-/// The values of `metric` in the evaluations of the run `name`.
+/// The values of `metric` in the events of the run `name`, of which several may tell one.
 fn metrics(lab: &Lab, name: &str, metric: &str) -> Vec<f64> {
     let run = children(&lab.path(&format!("logs/{name}"))).remove(0);
     let events = fs::read_to_string(run.join("events.jsonl")).unwrap();
@@ -103,7 +104,7 @@ fn preferences_have_the_same_bits_on_any_ranks_and_after_a_kill() {
             |key: usize, devices| [&["dpo.toml", keys[key].as_str(), devices], options].concat();
         lab.run_to(0, &words(0, "distributed.devices=1"));
         let margins = metrics(&lab, way, "val/rewards/margins");
-        assert!(margins[1] > margins[0], "{way}: {margins:?}");
+        assert!(margins.last() > margins.first(), "{way}: {margins:?}");
         lab.run_to(0, &words(1, ranks));
         assert_eq!(margins, metrics(&lab, &names[1], "val/rewards/margins"), "{way}");
         let points = format!("{SAVED}; forward=kill@0,5");
@@ -131,11 +132,13 @@ fn a_policy_begins_at_its_reference_and_another_one_is_refused() {
         lab.run_to(0, &[&still[..], &[&name_key], options].concat());
         let loss = metrics(&lab, name, "val/loss");
         assert!(loss.iter().all(|loss| (loss - 2f64.ln()).abs() < 1e-7), "{loss:?}");
-        assert_eq!(metrics(&lab, name, "val/rewards/chosen"), [0.0, 0.0]);
+        let rewards = metrics(&lab, name, "val/rewards/chosen");
+        assert!(rewards.len() > 1 && rewards.iter().all(|reward| *reward == 0.0), "{rewards:?}");
     }
     // Without pretrained weights both are drawn from the seed.
     lab.run_to(0, &[&still[..], &["experiment.name=drawn", "~model.pretrained"]].concat());
-    assert_eq!(metrics(&lab, "drawn", "val/rewards/margins"), [0.0, 0.0]);
+    let margins = metrics(&lab, "drawn", "val/rewards/margins");
+    assert!(margins.len() > 1 && margins.iter().all(|margin| *margin == 0.0), "{margins:?}");
     let mut bytes = fs::read(lab.path("base/model.safetensors")).unwrap();
     let last = bytes.len() - 2;
     bytes[last] ^= 1;
@@ -153,7 +156,8 @@ fn data_and_losses_that_do_not_belong_together_are_refused_before_the_start() {
     let single = ["data.name=instructions", "data.file=alpaca.json"];
     plan(2, &single)
         .says(&["`loss.name`: compares pairs of answers, which this data does not have"]);
-    plan(2, &["loss.loss_type=hinge", "loss.label_smoothing=0.1"]).says(&["`label_smoothing`"]);
+    plan(2, &["loss.loss_type=hinge", "loss.label_smoothing=0.1"])
+        .says(&["does nothing with this `loss_type`"]);
     plan(2, &["validation.metrics=[\"accuracy\"]"]).says(&["compares pairs of answers"]);
     let page = plan(0, &["~loss.name", "~loss.beta"]).stdout;
     assert!(page.contains("pairs of up to 40 tokens") && page.contains("dpo"), "{page}");
