@@ -17,7 +17,7 @@ import audit
 import firefox
 import living
 import pictures
-from harness import DDPRUN, FOLDER, PHONE, PLAIN, WIDE, Server, opened, png, shot, status, unharmed
+from harness import DDPRUN, FOLDER, PHONE, PLAIN, SHOTS, WIDE, Server, opened, png, shot, status, unharmed
 from runs import Run, many, sweep
 
 HOSTILE = '<img src=x onerror="window.hacked=1">"\'&</script><script>window.hacked=2</script>'
