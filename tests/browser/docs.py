@@ -12,19 +12,19 @@ from playwright.sync_api import sync_playwright
 from harness import FOLDER, SHOTS, PHONE, Server, opened, png
 from runs import Run, sweep
 
-SIZE = {"viewport": {"width": 1180, "height": 740}, "color_scheme": "light"}
+SIZE = {"viewport": {"width": 1040, "height": 620}, "color_scheme": "light"}
 MOST = 150_000
 
 
 def runs(logs):
     """Three rates with two seeds each, a run that goes on, and a sweep."""
     picture = png(os.path.join(FOLDER, "cat.png"))
-    sweep(logs, 16)
     for number, lr in enumerate([0.1, 0.1, 0.03, 0.03, 0.3]):
-        run = Run(logs, "resnet18", 600 + number, lr=lr, total=400)
+        run = Run(logs, "resnet18", number, lr=lr, total=400)
         for _ in range(8):
             run.train(50).tell(gpus=True)
         run.straggle().finish()
+    sweep(logs, 16)
     run = Run(logs, "resnet50", 700, lr=0.05)
     for _ in range(13):
         run.train(50).tell(gpus=True)
@@ -38,7 +38,7 @@ def main():
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = opened(browser, server.address + "#filter=resnet&smooth=0.4", **SIZE)
         page.wait_for_timeout(1500)
-        box = page.locator(".panel canvas.over").nth(2).bounding_box()
+        box = page.locator(".panel canvas.over").first.bounding_box()
         page.mouse.move(box["x"] + 0.45 * box["width"], box["y"] + 0.6 * box["height"])
         save(page, "curves")
         page.goto(page.url.split("#")[0] + f"#tab=run&focus=resnet50%2F{run.id}")

@@ -190,7 +190,7 @@ def tells(page, logs):
 
 def colours(page):
     return page.evaluate("""() => Object.fromEntries([...document.querySelectorAll(".row[data-run]")].map((row) =>
-        [row.dataset.run, row.querySelector(".swatch").style.getPropertyValue("--tint") + row.querySelectorAll(".swatch line").length]))""")
+        [row.dataset.run, row.querySelector(".swatch").style.getPropertyValue("--tint")]))""")
 
 
 def addresses(page, logs):
@@ -278,6 +278,16 @@ def restarted(browser):
     page.context.close()
 
 
+def quiet(page):
+    """Waits until all that was asked for has been answered."""
+    last, since = None, time.monotonic()
+    while time.monotonic() - since < 3:
+        now = page.evaluate("performance.setResourceTimingBufferSize(5000) ?? performance.getEntriesByType('resource').length")
+        if now != last:
+            last, since = now, time.monotonic()
+        page.wait_for_timeout(200)
+
+
 def thousand(browser, count=int(os.environ.get("BROWSER_RUNS", "1000"))):
     """A thousand ticked runs: only those in sight are in the list, a hover and an update cost little."""
     folder = os.path.join(FOLDER, "thousand")
@@ -294,7 +304,7 @@ def thousand(browser, count=int(os.environ.get("BROWSER_RUNS", "1000"))):
         page.get_by_role("button", name="untick all").click()
         page.get_by_role("button", name="tick all").click()
         expect(head).not_to_contain_text("drawn")
-        page.wait_for_timeout(4000)
+        quiet(page)
         shot(page, "thousand")
         times = page.evaluate(HOVER)
         hover = statistics.median(times)

@@ -1,4 +1,4 @@
-"""Drives the page of `ddprun serve` and `ddprun report --html` in headless Chromium.
+"""Drives the page of `ddprun serve` and `ddprun report --html` in headless Chromium and Firefox.
 
     python tests/browser/page.py target/debug/ddprun EMPTY_FOLDER [SCREENSHOTS]
 
@@ -14,9 +14,10 @@ import time
 from playwright.sync_api import expect, sync_playwright
 
 import audit
+import firefox
 import living
 import pictures
-from harness import DDPRUN, FOLDER, PHONE, PLAIN, WIDE, Server, opened, png, shot, status, unharmed
+from harness import DDPRUN, FOLDER, PHONE, PLAIN, SHOTS, WIDE, Server, opened, png, shot, status, unharmed
 from runs import Run, many, sweep
 
 HOSTILE = '<img src=x onerror="window.hacked=1">"\'&</script><script>window.hacked=2</script>'
@@ -207,8 +208,8 @@ def clicks(page, n_runs):
         picture.scroll_into_view_if_needed()
         expect(picture).to_have_js_property("naturalWidth", 2)
     expect(worst.locator("figure.wrong")).to_have_count(1)
-    expect(page.get_by_text("1 wrong, 1 right but uncertain")).to_be_visible()
-    expect(worst.locator("figure").last).to_contain_text("dog, right but uncertain")
+    expect(page.get_by_text("1 wrong; 1 right, the least certain first")).to_be_visible()
+    expect(worst.locator("figure").last).to_contain_text("dog, right")
     page.keyboard.press("t")
     page.wait_for_timeout(200)
     shot(page, "run-dark")
@@ -346,22 +347,16 @@ def some(folder, picture, broken=True):
     return logs, Run(logs, "goes_on", 6, lr=0.05).train(500)
 
 
-def firefox(playwright, logs):
-    """The same page in Firefox, where there is one that playwright can drive."""
-    try:
-        browser = playwright.firefox.launch()
-    except Exception as error:
-        print(f"without Firefox: {str(error).splitlines()[0]}")
+def in_firefox():
+    """The same page in Firefox, if there is one."""
+    if not (shutil.which("firefox") or shutil.which("firefox-esr")):
+        print("without Firefox, which is not there")
         return
+    logs = os.path.join(FOLDER, "firefox")
+    sweep(logs, 12)
+    run = Run(logs, HOSTILE, 600).train(300)
     with Server(logs) as server:
-        page = opened(browser, server.address, **WIDE)
-        for tab in ["Table", "Compare", "Sweep", "Run", "Curves"]:
-            page.get_by_role("tab", name=tab).click()
-            page.wait_for_timeout(300)
-        assert drawn(page) > 500
-        audit.keyboard(page)
-        unharmed(page)
-    browser.close()
+        firefox.everything(server, run, SHOTS)
 
 
 def main():
@@ -394,7 +389,7 @@ def main():
         quick(browser, os.path.join(FOLDER, "many"))
         living.thousand(browser)
         browser.close()
-        firefox(playwright, logs)
+        in_firefox()
     print("the page works")
 
 

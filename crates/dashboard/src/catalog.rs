@@ -462,6 +462,10 @@ mod tests {
     use super::*;
     use crate::example_events;
 
+    fn write(folder: &Path, name: &str, text: &str) {
+        crate::files::write_atomic(&folder.join(name), text.as_bytes()).unwrap();
+    }
+
     /// A run that has just begun.
     fn begin(root: &Path, name: &str) -> PathBuf {
         let folder = root.join(name).join("20261120-130000-0001");
@@ -471,8 +475,9 @@ mod tests {
             "version": "0.1.0", "name": name, "run": "20261120-130000-0001", "arithmetic": [],
             "devices": ["cpu"], "steps_per_epoch": 10, "total_steps": 100, "resumed_from": 0,
         });
-        std::fs::write(folder.join(EVENTS), format!("{started}\n")).unwrap();
-        std::fs::write(folder.join(METRICS), "step,epoch,train/loss\n").unwrap();
+        write(&folder, EVENTS, &format!("{started}\n"));
+        write(&folder, METRICS, "step,epoch,train/loss\n");
+        write(&folder, RESOLVED, "[experiment]\n");
         folder
     }
 
@@ -488,6 +493,7 @@ mod tests {
         catalog.look();
         while catalog.read_some(1).is_some() {}
         let first = catalog.overview(0);
+        assert!(first.problems.is_empty(), "{:?}", first.problems);
         assert!(first.whole && first.removed.is_empty());
         assert_eq!(ids(&first), ["b/20261120-130000-0001", "a/20261120-130000-0001"]);
         assert_ne!(first.runs[0].key, first.runs[1].key);
@@ -495,11 +501,11 @@ mod tests {
         let nothing = catalog.overview(version);
         assert!(!nothing.whole && nothing.runs.is_empty());
         assert!(!catalog.look() && catalog.version == version, "nothing has changed");
-        std::fs::write(a.join(METRICS), "step,epoch,train/loss\n1,1,0.5\n").unwrap();
+        write(&a, METRICS, "step,epoch,train/loss\n1,1,0.5\n");
         assert!(catalog.look());
         assert_eq!(ids(&catalog.overview(version)), ["a/20261120-130000-0001"]);
         // Tags that cannot be read hide nothing else of a run.
-        std::fs::write(a.join(TAGS), "{").unwrap();
+        write(&a, TAGS, "{");
         assert!(catalog.look());
         let found = catalog.overview(version);
         assert!(found.problems.is_empty(), "{:?}", found.problems);

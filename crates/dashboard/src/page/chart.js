@@ -188,7 +188,7 @@ export function chart(label, acts = {}, group = "runs") {
     front.style.opacity = line && model.lines.length > 1 ? 0.22 : 1;
     context.save();
     clip(context);
-    if (line) drawLine(context, line, 2.6);
+    if (line) drawLine(context, line, 2.2);
     if (cursor && cursor.x >= left && cursor.x <= right) {
       context.strokeStyle = ink("faint");
       context.setLineDash([3, 3]);

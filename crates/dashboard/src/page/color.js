@@ -1,6 +1,6 @@
 // A colour and a dash for each run, or for what it has in common with others.
 
-import { state } from "./store.js";
+import { drawn, state } from "./store.js";
 import { valueOf } from "./filter.js";
 
 // Eight colours that people with protanopia and deuteranopia tell apart, each at least 3 : 1 on the paper
@@ -13,8 +13,8 @@ const STATES = { running: 0, finished: 4, stopped: 2, pruned: 3, failed: 1, kill
 /** Whether the page is dark. */
 export const isDark = () => document.documentElement.dataset.theme === "dark";
 
-/** Slots of what has been seen: nothing changes its colour while the page is open. */
-const slots = new Map();
+/** Colours of what has been seen: nothing changes its own while the page is open. */
+const spaces = new Map();
 
 /** The colour of slot `index`. */
 export const tint = (index) => (isDark() ? DARK : LIGHT)[index % LIGHT.length];
@@ -28,16 +28,16 @@ function hash(text) {
   return (value ^ (value >>> 15)) >>> 0;
 }
 
-/** The slot of a key: by its hash, and the next free one where another has that. */
-function slot(space, key) {
-  if (!slots.has(space)) slots.set(space, { byKey: new Map(), counts: new Array(LIGHT.length).fill(0) });
-  const { byKey, counts } = slots.get(space);
+/** The colour of a key: by its hash, and the next one that fewer keys have where others have that. */
+function place(space, key) {
+  if (!spaces.has(space)) spaces.set(space, { byKey: new Map(), counts: new Array(LIGHT.length).fill(0), count: 0, of: null, slots: null });
+  const { byKey, counts } = spaces.get(space);
   if (!byKey.has(key)) {
     const least = Math.min(...counts);
-    let place = hash(key) % counts.length;
-    while (counts[place] > least) place = (place + 1) % counts.length;
-    byKey.set(key, place + counts.length * counts[place]);
-    counts[place] += 1;
+    let at = hash(key) % counts.length;
+    while (counts[at] > least) at = (at + 1) % counts.length;
+    byKey.set(key, at);
+    counts[at] += 1;
   }
   return byKey.get(key);
 }
@@ -45,17 +45,32 @@ function slot(space, key) {
 /** What runs are coloured by: their group, where there are groups. */
 export const colorKey = () => state.group || state.color;
 
-/** `{of(run), keys}`: the slot of a run, and of each value that colours stand for. */
+/** `{of, value, slotOf}`: the slot of a run, what it is coloured by, and the slot of such a value. */
 export function colors(runs) {
   const by = colorKey();
   const space = `${by} ${by === "pattern" ? state.colorBy : ""}`;
   const value = (run) => valueOf(run, by, state.colorBy);
-  const slotOf = (key) => (by === "state" ? STATES[key] ?? 6 : slot(space, key));
+  if (by === "state") return { of: (run) => STATES[run.state] ?? 6, value, slotOf: (key) => STATES[key] ?? 6 };
   // The oldest first: on every page with the same runs they have the same colours.
-  if (by !== "state" && slots.get(space)?.count !== runs.length) {
-    for (let i = runs.length - 1; i >= 0; i -= 1) slot(space, value(runs[i]));
-    if (runs.length) slots.get(space).count = runs.length;
+  if (spaces.get(space)?.count !== runs.length) {
+    for (let i = runs.length - 1; i >= 0; i -= 1) place(space, value(runs[i]));
+    if (runs.length) spaces.get(space).count = runs.length;
   }
+  const known = spaces.get(space);
+  const ticked = drawn();
+  if (known && known.of !== ticked) {
+    // Only what shares its colour with others that are drawn needs a dash.
+    [known.of, known.slots] = [ticked, new Map()];
+    const seen = new Array(LIGHT.length).fill(0);
+    for (let i = ticked.length - 1; i >= 0; i -= 1) {
+      const key = value(ticked[i]);
+      if (known.slots.has(key)) continue;
+      const at = place(space, key);
+      known.slots.set(key, at + LIGHT.length * seen[at]);
+      seen[at] += 1;
+    }
+  }
+  const slotOf = (key) => known?.slots.get(key) ?? place(space, key);
   return { of: (run) => slotOf(value(run)), value, slotOf };
 }
 

@@ -38,12 +38,12 @@ function classes(all) {
     h("tbody", {}, all.map((each) => h("tr", {}, h("td", {}, each.class), columns.map((name) => h("td.number", {}, number(each[name])))))))];
 }
 
-/** Samples with large losses are not all wrong: the others are those that the model is least sure of. */
+/** Samples with large losses are not all wrong. */
 function worst(samples) {
   const isWrong = (each) => each.class !== undefined && each.class !== each.answer;
   const n = samples.filter(isWrong).length;
   const isClasses = samples.some((each) => each.class !== undefined);
-  return [h("h3", {}, "The samples with the largest losses"), isClasses && h("p.soft", {}, `${n} wrong, ${samples.length - n} right but uncertain`), h("div.worst", {}, samples.map((each, index) => h(`figure${isWrong(each) ? ".wrong" : ""}`, { key: `${index} ${each.sample}` },
+  return [h("h3", {}, "The samples with the largest losses"), isClasses && h("p.soft", {}, n === samples.length ? "All of them are wrong." : `${n} wrong; ${samples.length - n} right, the least certain first`), h("div.worst", {}, samples.map((each, index) => h(`figure${isWrong(each) ? ".wrong" : ""}`, { key: `${index} ${each.sample}` },
     each.image && h("img", { src: each.image, alt: each.sample, loading: "lazy" }),
-    h("figcaption", {}, h("b", {}, `loss ${number(each.loss)}`), each.class !== undefined && h("div", {}, isWrong(each) ? [each.class, " taken for ", h("span.bad", {}, each.answer)] : [each.class, ", right but uncertain"]), h("div.soft", {}, each.sample)))))];
+    h("figcaption", {}, h("b", {}, `loss ${number(each.loss)}`), each.class !== undefined && h("div", {}, isWrong(each) ? [each.class, " taken for ", h("span.bad", {}, each.answer)] : [each.class, h("span.soft", {}, ", right")]), h("div.soft", {}, each.sample)))))];
 }
