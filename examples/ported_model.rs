@@ -19,7 +19,7 @@ struct Net {
 }
 
 impl Net {
-    fn load(width: usize, outputs: usize, vb: VarBuilder) -> Result<Self> {
+    fn load(width: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
         let half = Conv2dConfig { stride: 2, padding: 1, ..Conv2dConfig::default() };
         let conv = conv2d(3, width, 3, half, vb.pp("conv"))?;
         Ok(Self { conv, head: linear(width, outputs, vb.pp("head"))? })
@@ -49,7 +49,7 @@ impl Kind for NetConfig {
 impl Architecture for NetConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let (width, outputs) = (self.width, plan.outputs);
-        let model = VarBuilderModel::new(builder, move |vb| Net::load(width, outputs, vb))?;
+        let model = VarBuilderModel::new(builder, move |vb| Net::load(width, outputs, &vb))?;
         Ok(Box::new(model))
     }
 }
