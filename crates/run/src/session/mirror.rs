@@ -353,8 +353,7 @@ impl Writer {
     /// The places of the run's logs and checkpoints in the mirror.
     fn places(&mut self) -> Result<(PathBuf, PathBuf), String> {
         let root = match &mut self.target {
-            Target::Folder(folder) => folder.clone(),
-            Target::Command { folder: Some(folder), .. } => folder.clone(),
+            Target::Folder(folder) | Target::Command { folder: Some(folder), .. } => folder.clone(),
             Target::Command { folder, .. } => {
                 let made = files::create_scratch_folder(&self.run.checkpoints);
                 folder.insert(made.map_err(|error| error.with_cause())?).clone()
