@@ -32,7 +32,7 @@ const GPT: (&str, &str) = ("gpt", "d_model = 8\nn_heads = 2\nn_layers = 1");
 const LLAMA: (&str, &str) =
     ("llama", "d_model = 8\nn_heads = 2\nn_kv_heads = 1\nn_layers = 1\nd_ff = 8");
 
-pub(crate) const KINDS: [Kind; 16] = [
+pub(crate) const KINDS: [Kind; 17] = [
     Kind {
         name: "shapes",
         data: "name = \"shapes\"\ndir = \"shapes\"\nclasses = 3\ntrain_per_class = 6\n\

@@ -53,7 +53,7 @@ const DATA: [(&str, &str, &str); 11] = [
 ];
 
 /// Kinds whose models are those of another kind above.
-const MORE: [(&str, &str, &str); 5] = [
+const MORE: [(&str, &str, &str); 6] = [
     (
         "chat",
         "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"letters.json\"\n\
