@@ -268,7 +268,9 @@ fn support() -> String {
             _ => rows.push((format!("`{name}`"), cells)),
         }
     }
-    rows.iter().map(|(names, cells)| format!("| {names} | {cells} |\n")).collect()
+    let lines: Vec<String> =
+        rows.iter().map(|(names, cells)| format!("| {names} | {cells} |\n")).collect();
+    lines.concat()
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn rows_that_weights_to_start_from_lack_begin_as_the_mean_of_the_others() {
                 param.detached().unwrap().to_vec2::<f32>().unwrap()
             };
             let (few, all) = (rows(&small), rows(&large));
-            assert_eq!((few.len(), all.len(), &all[..64] == &few[..]), (64, 67, true));
+            assert_eq!((few.len(), all.len(), all[..64] == few[..]), (64, 67, true));
             for row in &all[64..] {
                 for (column, value) in row.iter().enumerate() {
                     let mean = few.iter().map(|row| f64::from(row[column])).sum::<f64>() / 64.0;

@@ -217,7 +217,7 @@ impl Kinds {
             return Ok(Reference::WithoutAdapters);
         }
         let (model, params) = self.models.frozen_copy(&plan.model, plan.seed, device)?;
-        Ok(Reference::Copy(model, params))
+        Ok(Reference::Copy(model, Box::new(params)))
     }
 
     /// The sinks that `plan` chooses.

@@ -408,6 +408,7 @@ impl Neg for Dual {
 impl Mul for Dual {
     type Output = Self;
 
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "the rule of products is a sum")]
     fn mul(self, other: Self) -> Self {
         let slope = [0, 1].map(|at| self.slope[at] * other.value + self.value * other.slope[at]);
         Self { value: self.value * other.value, slope }

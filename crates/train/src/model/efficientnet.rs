@@ -210,10 +210,8 @@ impl Architecture for EfficientNetConfig {
         let is_of_timm = self.size.is_of_timm();
         let mut size = [height, width];
         // As many as the first stage has, or twice as many as a stage that does not widen.
-        let mut inputs = match self.size.is_second() {
-            true => stages[0].4,
-            false => divisible(32.0 * self.size.width),
-        };
+        let mut inputs =
+            if self.size.is_second() { stages[0].4 } else { divisible(32.0 * self.size.width) };
         let first =
             ConvSizes { inputs: channels, outputs: inputs, kernel: 3, stride: 2, groups: 1 };
         let silu = Some(Nonlinearity::Silu);

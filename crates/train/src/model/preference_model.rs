@@ -25,7 +25,7 @@ pub enum Reference {
     /// The policy without its adapters.
     WithoutAdapters,
     /// Another copy of the model, with the values of the start.
-    Copy(Box<dyn Model>, Params),
+    Copy(Box<dyn Model>, Box<Params>),
 }
 
 impl PreferenceModel {

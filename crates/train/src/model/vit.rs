@@ -47,7 +47,7 @@ pub struct VitConfig {
     /// from 0 in the first.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub drop_path_rate: f64,
-    /// initial value of a scale of each feature after both parts of a block, as DINOv2 has (timm's
+    /// initial value of a scale of each feature after both parts of a block, as `DINOv2` has (timm's
     /// `init_values`). Default: no scales.
     #[schemars(with = "f64", range(min = 0.0), example = 1e-5)]
     pub layer_scale: Option<f64>,

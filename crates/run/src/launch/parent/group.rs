@@ -6,7 +6,7 @@
 //!    └──────────────────── all ranks exit ────────────────────────────────────▶ over
 //! ```
 //!
-//! GracePeriod gives the others time to report: the earliest error is the cause, and a failed
+//! The grace period gives the others time to report: the earliest error is the cause, and a failed
 //! collective only a consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
 
 use std::time::Duration;
