@@ -446,7 +446,7 @@ fn weights_load_by_the_names_of_the_other_library_and_answer_as_there() {
         let plan = |outputs, norm_eps: f64| {
             let plan = model_plan(name, outputs, &[3, 32, 32], vec![]);
             let eps = json!({ "norm_eps": norm_eps });
-            let plan = if name.starts_with("mobilenet") { with(plan, &eps) } else { plan };
+            let plan = if name.starts_with("mobilenet_v3") { with(plan, &eps) } else { plan };
             ModelPlan { pretrained: Some(path.clone()), ..plan }
         };
         let whole = plan(10, 1e-5);
@@ -461,7 +461,7 @@ fn weights_load_by_the_names_of_the_other_library_and_answer_as_there() {
         assert_eq!(models.check_pretrained(&head), Ok(()), "{name}: all but its head");
         let told = |plan: &ModelPlan| models.check_pretrained(plan).unwrap_err().help.unwrap();
         assert!(told(&plan(7, 1e-5)).contains("`model.strict = \"except_head\"`"), "{name}");
-        if name.starts_with("mobilenet") {
+        if name.starts_with("mobilenet_v3") {
             assert!(told(&plan(10, 1e-3)).contains("`model.norm_eps = 1e-5`"), "{name}");
         }
     }

@@ -237,7 +237,7 @@ mod tests {
                 continue;
             }
             let plan = plan(name, &[3, 32, 32], 10);
-            let is_mobile = name.starts_with("mobilenet");
+            let is_mobile = name.starts_with("mobilenet_v3");
             let plan = if is_mobile { with(plan, &[("norm_eps", json!(1e-5))]) } else { plan };
             let library =
                 if name.starts_with("vit") { Library::Torchvision } else { Library::Timm };

@@ -469,9 +469,13 @@ mod tests {
     }
 
     fn refused(text: &str) -> String {
+        refused_within(400, text)
+    }
+
+    fn refused_within(seq_len: usize, text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let request = SurveyRequest::new("x", 0, Targets::Preferences);
-        let source = source(folder.path(), text, 400);
+        let source = source(folder.path(), text, seq_len);
         source.survey(&request).unwrap_err().to_string()
     }
 
@@ -532,9 +536,8 @@ mod tests {
         let found = source.survey(&request).unwrap();
         assert_eq!((found.n_train, found.n_val), (1, 2));
         assert!(found.notes.iter().any(|note| note.contains("1 of 4 pairs")), "{:?}", found.notes);
-        let none = super::Preferences { seq_len: 2, ..source };
-        let error = none.survey(&request).unwrap_err().to_string();
-        assert!(error.contains("`data.seq_len = 2` cuts"), "{error}");
+        let error = refused_within(8, &pair(&"the".repeat(20)).repeat(4));
+        assert!(error.contains("`data.seq_len = 8` cuts"), "{error}");
     }
 
     #[test]
@@ -547,7 +550,7 @@ mod tests {
             (
                 r#"{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "user",
                 "content": "a"}], "rejected": [{"role": "assistant", "content": "a"}]}"#,
-                "no message of the assistant",
+                "no message of it has the role `assistant`",
             ),
             (r#"{"chosen": {"role": "assistant"}, "rejected": {}}"#, "neither `messages` nor"),
         ] {
