@@ -154,7 +154,7 @@ write({
     ),
     "mobilenet_v2": case(
         models.mobilenet_v2(num_classes=10, dropout=0.0), IMAGES,
-        ["features.0.0.weight", "features.1.conv.1.weight", "features.2.conv.3.bias", "features.9.conv.1.0.weight",
+        ["features.0.0.weight", "features.1.conv.1.weight", "features.9.conv.1.0.weight",
          "features.18.1.weight", "classifier.1.weight"],
     ),
     "regnet_y_400mf": case(

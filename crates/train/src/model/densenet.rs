@@ -262,8 +262,8 @@ struct Transition {
 
 impl Transition {
     fn new(builder: &Builder, maps: usize, rows: [usize; 2]) -> Result<Self> {
-        let conv = conv(&builder.pp("conv"), [maps, maps / 2], 1, 1)?;
-        Ok(Self { norm: norm(&builder.pp("norm"), maps, rows)?, conv })
+        let norm = norm(&builder.pp("norm"), maps, rows)?;
+        Ok(Self { norm, conv: conv(&builder.pp("conv"), [maps, maps / 2], 1, 1)? })
     }
 
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
