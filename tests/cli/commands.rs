@@ -92,7 +92,11 @@ fn adapted(lab: &Lab, command: &Documented) -> Option<Vec<String>> {
         };
     }
     let line = words.join(" ");
-    if PARSED.iter().any(|start| line.starts_with(start)) || line.contains("airbench94") {
+    // Runs that take minutes.
+    let is_long = ["airbench94", "chat-tiny", "lora-tiny", "dpo-tiny"];
+    if PARSED.iter().any(|start| line.starts_with(start))
+        || is_long.iter().any(|name| line.contains(name))
+    {
         return None;
     }
     match words[0].as_str() {

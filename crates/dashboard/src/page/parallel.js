@@ -15,7 +15,7 @@ const STEP = 0.05;
 export function parallel(subject, brushes, build) {
   const trials = subject.trials.filter((trial) => trial.value !== null && trial.value !== undefined);
   const axes = [...subject.parameters.map(({ key, log }) => axis(key, trials, (trial) => trial.values[key], log)), axis(subject.metric, trials, (trial) => trial.value, false)];
-  const width = Math.max(1060, 150 * axes.length);
+  const width = Math.max(940, 150 * axes.length);
   const at = (index) => 60 + (index * (width - 130)) / Math.max(axes.length - 1, 1);
   const high = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
   const color = heat(subject);

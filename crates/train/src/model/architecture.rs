@@ -8,6 +8,7 @@ use candle_core::{Device, Result as CandleResult, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::hub::timm;
 use super::names::{self, ExportedWeights, Library, Naming};
 use super::pretrained::{
     InferredOptions, PretrainedError, likely_model, misfit_help, weights_file, weights_header,
@@ -96,13 +97,24 @@ pub trait Architecture: Debug + Send + Sync {
         pretrained: Option<&Path>,
         seq_len: Option<u32>,
     ) -> Result<InferredOptions, PretrainedError> {
-        let _ = (pretrained, seq_len);
-        Ok(InferredOptions::default())
+        let _ = seq_len;
+        match self.torchvision() {
+            Some(TorchvisionModel { name, timm }) => {
+                let theirs: Vec<&str> = timm.into_iter().collect();
+                timm::complete(name, &theirs, pretrained)
+            }
+            None => Ok(InferredOptions::default()),
+        }
+    }
+
+    /// The network of torchvision that it is, with its parameter names.
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        None
     }
 
     /// The library whose parameter names it has, and which computes the same.
     fn library(&self) -> Option<Library> {
-        None
+        self.torchvision().map(|_| Library::Torchvision)
     }
 
     /// Names and layout of its weights for `library`.
@@ -112,8 +124,15 @@ pub trait Architecture: Debug + Send + Sync {
     /// The library has no such model, or computes it differently: a message without the library's
     /// name in front.
     fn named_as(&self, plan: &ModelPlan, library: Library) -> Result<Naming, String> {
-        let _ = (plan, library);
-        Err(Naming::unknown())
+        let _ = plan;
+        match (self.torchvision(), library) {
+            (Some(_), Library::Torchvision)
+            | (Some(TorchvisionModel { timm: Some(_), .. }), Library::Timm) => {
+                Ok(Naming::default())
+            }
+            (Some(_), Library::Timm) => Err("has batch norms with another eps".to_owned()),
+            _ => Err(Naming::unknown()),
+        }
     }
 
     /// A remedy for pretrained weights that do not fit, if the model knows one.
@@ -121,6 +140,15 @@ pub trait Architecture: Debug + Send + Sync {
         let _ = misfit;
         None
     }
+}
+
+/// A network of torchvision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TorchvisionModel {
+    /// Name in torchvision, and ours.
+    pub name: &'static str,
+    /// timm's name of the network that computes the same.
+    pub timm: Option<&'static str>,
 }
 
 /// Layers that depend on the number of outputs.

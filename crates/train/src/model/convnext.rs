@@ -5,7 +5,6 @@
 //! `features.{2s+1}.{i}.{layer_scale,block.0,block.2,block.3,block.5}`, between stages
 //! `features.{2s+2}.{0,1}`, `classifier.0`, `classifier.2`. timm's names load as well.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
@@ -13,10 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
-use super::hub::timm;
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model, Models};
+use super::names::Library;
+use super::{Architecture, Head, Model, Models, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, LayerNorm, Linear, Param,
@@ -124,20 +121,8 @@ impl Architecture for ConvNextConfig {
         Head::Keys(&["classifier.2."])
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        Naming::of_vision(library)
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        timm::complete(self.size.name, &[self.size.name], pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel { name: self.size.name, timm: Some(self.size.name) })
     }
 }
 

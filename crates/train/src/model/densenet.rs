@@ -4,7 +4,6 @@
 //! Keys: `features.{conv0,norm0}`, `features.denseblock{b}.denselayer{i}.{norm1,conv1,norm2,conv2}`,
 //! `features.transition{b}.{norm,conv}`, `features.norm5`, `classifier`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
@@ -12,10 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
-use super::hub::timm;
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model, Models};
+use super::{Architecture, Head, Model, Models, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, ForwardContext, Init, Linear};
 use crate::onnx::{Graph, Sliding, Value};
@@ -127,20 +123,8 @@ impl Architecture for DenseNetConfig {
         Head::Keys(&["classifier."])
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        Naming::of_vision(library)
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        timm::complete(self.size.name, &[self.size.name], pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel { name: self.size.name, timm: Some(self.size.name) })
     }
 }
 

@@ -4,7 +4,6 @@
 //! Keys: `features.0`, `features.{stage}.{i}` of [inverted residuals](super::inverted_residual),
 //! `features.{last}`, `classifier.1`. timm's names of B0 to B4 load as well.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -13,11 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
 use super::conv_norm::{ConvNorm, ConvSizes, DEFAULT_NORMS, Norms, Squeeze, divisible};
-use super::hub::timm;
 use super::inverted_residual::{BlockOptions, Family, InvertedResidual, InvertedResidualNet};
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model, Models};
+use super::names::Library;
+use super::{Architecture, Head, Model, Models, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, Init, Linear, Nonlinearity};
 use crate::plan::{Modality, ModelPlan};
@@ -265,26 +262,10 @@ impl Architecture for EfficientNetConfig {
         Head::Keys(&["classifier.1."])
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        match library {
-            Library::Timm if !self.size.is_of_timm() => {
-                let eps = self.size.norms().eps;
-                Err(format!("has no such network with batch norms of eps = {eps}"))
-            }
-            library => Naming::of_vision(library),
-        }
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        let theirs = if self.size.is_of_timm() { &[self.size.name][..] } else { &[] };
-        timm::complete(self.size.name, theirs, pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel {
+            name: self.size.name,
+            timm: self.size.is_of_timm().then_some(self.size.name),
+        })
     }
 }

@@ -4,7 +4,6 @@
 //! Keys: `features.{0,18}.{0,1}`, `features.{i}` of [inverted
 //! residuals](super::inverted_residual), `classifier.1`. timm's names load as well.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -13,11 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
 use super::conv_norm::{ConvNorm, ConvSizes, DEFAULT_NORMS};
-use super::hub::timm;
 use super::inverted_residual::{BlockOptions, Family, InvertedResidual, InvertedResidualNet};
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model};
+use super::names::Library;
+use super::{Architecture, Head, Model, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, Init, Linear, Nonlinearity};
 use crate::plan::{Modality, ModelPlan};
@@ -122,19 +119,7 @@ impl Architecture for MobileNetV2Config {
         Head::Keys(&["classifier.1."])
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        Naming::of_vision(library)
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        timm::complete(Self::NAME, &[OF_TIMM], pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel { name: Self::NAME, timm: Some(OF_TIMM) })
     }
 }

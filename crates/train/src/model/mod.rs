@@ -92,7 +92,7 @@ use crate::rng::Key;
 
 pub use airbench94::{Airbench94Config, Width};
 pub use architecture::{
-    Architecture, BACKBONE_MODE, BackboneMode, Error, Head, ModelFamily, Models,
+    Architecture, BACKBONE_MODE, BackboneMode, Error, Head, ModelFamily, Models, TorchvisionModel,
     check_backbone_mode, check_heads,
 };
 pub use base::base_hash;

@@ -51,14 +51,6 @@ impl Naming {
         Self { config: Some(config), is_gpt2: false }
     }
 
-    /// The own names of a model that both timm and torchvision have.
-    pub fn of_vision(library: Library) -> Result<Self, String> {
-        match library {
-            Library::Timm | Library::Torchvision => Ok(Self::default()),
-            Library::Transformers => Err(Self::unknown()),
-        }
-    }
-
     /// The error for a library that does not have the model.
     pub fn unknown() -> String {
         "has no such model".to_owned()

@@ -5,7 +5,6 @@
 //! `proj.{0,1}` and `f.{a,b,c}.{0,1}`, with squeeze and excitation at `f.se.{fc1,fc2}`; `fc`. timm's
 //! names load as well.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
@@ -14,10 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
 use super::conv_norm::{ConvNorm, ConvSizes, DEFAULT_NORMS, Squeeze, SqueezeExcitation};
-use super::hub::timm;
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model, Models};
+use super::names::Library;
+use super::{Architecture, Head, Model, Models, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, ForwardContext, Init, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
@@ -154,20 +151,8 @@ impl Architecture for RegNetConfig {
         Head::Keys(&["fc."])
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        Naming::of_vision(library)
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        timm::complete(self.size.name, &[self.size.of_timm], pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel { name: self.size.name, timm: Some(self.size.of_timm) })
     }
 }
 

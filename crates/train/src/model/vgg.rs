@@ -4,18 +4,14 @@
 //! Keys: `features.{i}` of convolutions (and their norms with `_bn`), counted with activations and
 //! poolings; `classifier.{0,3,6}`. timm's names load as well.
 
-use std::path::Path;
-
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::architecture::image_shape;
-use super::hub::timm;
 use super::layers::{AdaptiveAvgPool2d, Forward};
-use super::names::{Library, Naming};
-use super::pretrained::PretrainedError;
-use super::{Architecture, Head, InferredOptions, Model, Models};
+use super::names::Library;
+use super::{Architecture, Head, Model, Models, TorchvisionModel};
 use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, ForwardContext, Init, Linear};
 use crate::onnx::{Graph, Sliding, Value};
@@ -161,20 +157,8 @@ impl Architecture for VggConfig {
         false
     }
 
-    fn library(&self) -> Option<Library> {
-        Some(Library::Torchvision)
-    }
-
-    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        Naming::of_vision(library)
-    }
-
-    fn complete(
-        &self,
-        pretrained: Option<&Path>,
-        _: Option<u32>,
-    ) -> std::result::Result<InferredOptions, PretrainedError> {
-        timm::complete(self.size.name, &[self.size.name], pretrained)
+    fn torchvision(&self) -> Option<TorchvisionModel> {
+        Some(TorchvisionModel { name: self.size.name, timm: Some(self.size.name) })
     }
 }
 
