@@ -31,7 +31,7 @@ TIMM = {
     "efficientnet_b1": "efficientnet_b1",
     "mobilenet_v2": "mobilenetv2_100",
     "regnet_y_400mf": "regnety_004",
-    "regnet_x_400mf": "regnetx_004",
+    "regnet_x_400mf": "regnetx_004_tv",
     "densenet121": "densenet121",
     "mobilenet_v3_small": "mobilenetv3_small_100",
     "mobilenet_v3_large": "mobilenetv3_large_100",

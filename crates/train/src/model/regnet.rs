@@ -54,13 +54,13 @@ pub struct RegNetSize {
 /// All sizes; a Y has squeeze and excitation, an X has not.
 const SIZES: [RegNetSize; 14] = [
     sized("regnet_y_400mf", "regnety_004", [1, 3, 6, 6], [48, 104, 208, 440], 8, 4.3),
-    sized("regnet_y_800mf", "regnety_008", [1, 3, 8, 2], [64, 144, 320, 784], 16, 6.4),
+    sized("regnet_y_800mf", "regnety_008_tv", [1, 3, 8, 2], [64, 144, 320, 784], 16, 6.4),
     sized("regnet_y_1_6gf", "regnety_016", [2, 6, 17, 2], [48, 120, 336, 888], 24, 11.2),
     sized("regnet_y_3_2gf", "regnety_032", [2, 5, 13, 1], [72, 216, 576, 1512], 24, 19.4),
-    sized("regnet_y_8gf", "regnety_080", [2, 4, 10, 1], [224, 448, 896, 2016], 56, 39.4),
+    sized("regnet_y_8gf", "regnety_080_tv", [2, 4, 10, 1], [224, 448, 896, 2016], 56, 39.4),
     sized("regnet_y_16gf", "regnety_160", [2, 4, 11, 1], [224, 448, 1232, 3024], 112, 83.6),
     sized("regnet_y_32gf", "regnety_320", [2, 5, 12, 1], [232, 696, 1392, 3712], 232, 145.0),
-    sized("regnet_x_400mf", "regnetx_004", [1, 2, 7, 12], [32, 64, 160, 400], 16, 5.5),
+    sized("regnet_x_400mf", "regnetx_004_tv", [1, 2, 7, 12], [32, 64, 160, 400], 16, 5.5),
     sized("regnet_x_800mf", "regnetx_008", [1, 3, 7, 5], [64, 128, 288, 672], 16, 7.3),
     sized("regnet_x_1_6gf", "regnetx_016", [2, 4, 10, 2], [72, 168, 408, 912], 24, 9.2),
     sized("regnet_x_3_2gf", "regnetx_032", [2, 6, 15, 2], [96, 192, 432, 1008], 48, 15.3),
