@@ -50,7 +50,7 @@ export function parallel(subject, brushes, build) {
     const ticks = each.scale.ticks(4).map((tick) => h("text.tick", { x: at(index) + 9, y: high(each.scale.place(tick)) + 4 }, say(tick)));
     return h("g", { key: `axis ${each.name}` }, h("line.axis", { x1: at(index), x2: at(index), y1: high(0), y2: high(1) }), ticks, h("text", { x: at(index), y: 14, "text-anchor": "middle" }, each.name),
       h("rect.brush", { x: at(index) - 7, width: 14, y: range ? high(range[1]) : 0, height: range ? Math.max(high(range[0]) - high(range[1]), 1) : 0, rx: 3, visibility: range ? "visible" : "hidden" }),
-      h("rect.grip", { x: at(index) - 16, width: 32, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, "data-axis": each.name, tabindex: 0, role: "slider", "aria-orientation": "vertical",
+      h("rect.grip", { x: at(index) - 18, width: 36, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, "data-axis": each.name, tabindex: 0, role: "slider", "aria-orientation": "vertical",
         "aria-label": `${each.name}: arrows move the upper end of a brush, with Shift the lower`, "aria-valuenow": Math.round(100 * (range?.[1] ?? 1)), "aria-valuetext": range ? `${kept.length} of ${trials.length} trials` : "all trials",
         onkeydown: (event) => keyed(event, range, (next) => brush(each.name, next)), ...drag(brushes, (next) => brush(each.name, next)) }));
   }));
