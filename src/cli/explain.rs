@@ -781,7 +781,7 @@ mod tests {
     fn the_words_of_every_error_are_in_the_sources_and_its_names_are_its_own() {
         let sources = sources();
         for class in classes() {
-            assert!(sources.contains(class.says), "`{}` is said nowhere", class.says);
+            assert!(sources.contains(class.says), "no message contains `{}`", class.says);
         }
         let names: BTreeSet<&str> =
             classes().map(|class| class.name).chain(CODES.iter().map(|code| code.name)).collect();

@@ -72,7 +72,7 @@ pub(crate) struct RunView {
     pub(crate) seconds: f64,
     pub(crate) devices: Vec<String>,
     pub(crate) tags: Vec<String>,
-    /// What of it cannot be read, though the rest can.
+    /// Why a part of it cannot be read; `None` if all of it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
     /// The metric that ranks its checkpoints.

@@ -75,7 +75,7 @@ pub struct BaseFacts {
     pub n_weights: usize,
     /// Those that come from the file of `pretrained`: checkpoints do not hold them.
     pub n_in_file: usize,
-    /// Of these, the number that a CPU leaves in the mapped file.
+    /// How many of these stay in the mapped file on a CPU.
     pub n_mapped: usize,
     /// Size of these pages.
     pub mapped: Bytes,

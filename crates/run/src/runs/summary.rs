@@ -103,7 +103,7 @@ pub struct Summary {
     pub devices: Vec<String>,
     /// Tags, sorted.
     pub tags: Vec<String>,
-    /// What of the run cannot be read, though the rest can: its later tags.
+    /// Why the later tags of the run cannot be read; `None` if they can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

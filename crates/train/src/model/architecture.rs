@@ -79,8 +79,8 @@ pub trait Architecture: Debug + Send + Sync {
         None
     }
 
-    /// An option that does not fit the others, once those of files are filled in: its key below
-    /// `[model]`, and a reason that is said of it.
+    /// An option that conflicts with the others, once those of files are filled in: its key below
+    /// `[model]`, and why.
     fn misfit(&self) -> Option<(String, String)> {
         None
     }
