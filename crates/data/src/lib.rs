@@ -38,6 +38,7 @@ mod packed;
 mod file_names;
 mod error;
 mod walk;
+mod file_state;
 mod dataset;
 mod read;
 mod json;

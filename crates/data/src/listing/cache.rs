@@ -14,12 +14,12 @@
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 use crate::file_names::LeftOut;
+use crate::file_state::{SETTLED, is_settled, stamp};
 use crate::files;
 use crate::listing::paths::Paths;
 use crate::listing::scan::{self, Listing, Scan};
@@ -28,8 +28,6 @@ use crate::listing::scan::{self, Listing, Scan};
 const FORMAT: &[u8] = b"ddprun listing 2";
 /// Fewer files are listed in milliseconds.
 const MIN_FILES: usize = 10_000;
-/// Age of the last change of a folder from which on its times tell every later change.
-const SETTLED: Duration = Duration::from_secs(5);
 /// Bytes of the checksum at the end.
 const CHECKSUM: usize = blake3::OUT_LEN;
 
@@ -63,14 +61,7 @@ impl ListingCache {
     /// Keeps a listing that was begun at `began`, if it is worth it and later changes would be
     /// seen.
     fn keep(&self, root: &Path, scan: &Scan, began: SystemTime) {
-        let is_settled = |(_, meta): &(PathBuf, Metadata)| {
-            let last = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
-            let age = |(seconds, nanoseconds): (i64, i64)| {
-                let time = Duration::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?);
-                began.duration_since(SystemTime::UNIX_EPOCH + time).ok()
-            };
-            last.into_iter().all(|time| age(time).is_some_and(|age| age >= self.settled))
-        };
+        let is_settled = |(_, meta): &(PathBuf, Metadata)| is_settled(meta, began, self.settled);
         let is_large = scan.listing.files.len() >= self.least_files;
         if !is_large || !scan.folders.iter().all(is_settled) {
             return;
@@ -97,19 +88,6 @@ pub(crate) fn list(
     let scan = scan::scan(root, what)?;
     cache.keep(root, &scan, began);
     Ok(scan.listing)
-}
-
-/// Text that identifies the state of a folder.
-fn stamp(meta: &Metadata) -> String {
-    let mtime = meta.mtime();
-    let mtime_ns = meta.mtime_nsec();
-    let ctime = meta.ctime();
-    let ctime_ns = meta.ctime_nsec();
-    let device = meta.dev();
-    let inode = meta.ino();
-    let size = meta.size();
-    let links = meta.nlink();
-    format!("{device} {inode} {mtime}.{mtime_ns} {ctime}.{ctime_ns} {size} {links}")
 }
 
 /// Text that identifies the target of a link that is no folder.

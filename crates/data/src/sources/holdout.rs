@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, OptionConflict};
 use crate::error::Error;
 use crate::listing::paths::Paths;
 use crate::plan::{Part, SplitPlan};
@@ -67,6 +67,20 @@ impl<T> Parts<T> {
             classes,
         })
     }
+}
+
+/// Problems of other parts that are the one that is trained on.
+pub(crate) fn parts_that_train<T: PartialEq>(
+    train: (&'static [&'static str; 1], &T),
+    others: [(&'static str, &Option<T>); 2],
+) -> Vec<OptionConflict> {
+    let ([name], trained) = train;
+    let is_same = |(_, part): &(&str, &Option<T>)| part.as_ref() == Some(trained);
+    let conflict = |(key, _)| {
+        let what = format!("is `{name}`: its metrics would say nothing about new data");
+        OptionConflict { key, with: train.0, what }
+    };
+    others.into_iter().filter(is_same).map(conflict).collect()
 }
 
 impl<T: Splittable> Parts<T> {

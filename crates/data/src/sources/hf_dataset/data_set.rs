@@ -19,7 +19,7 @@ use crate::sources::hf_dataset::features::NamedColumns;
 use crate::sources::hf_dataset::image_store::{self, ImageStore};
 use crate::sources::hf_dataset::layout::{ENDING, Layout, SplitChoice};
 use crate::sources::hf_dataset::rows::SplitRows;
-use crate::sources::holdout::{Labelled, Parts, Selection};
+use crate::sources::holdout::{Labelled, Parts, Selection, parts_that_train};
 use crate::sources::image_folder::{image_inputs, preprocessing_of};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::units::Bytes;
@@ -88,13 +88,8 @@ impl Kind for HfDataset {
         &[Capability::Samples(Modality::Images), Capability::Split(PARTS)];
 
     fn check(&self) -> Vec<OptionConflict> {
-        let of_training = |(key, split): (&'static str, &Option<String>)| {
-            let is_same = split.as_ref() == Some(&self.train_split);
-            let what = "is `train_split`: its metrics would say nothing about new data".to_owned();
-            is_same.then_some(OptionConflict { key, with: &["train_split"], what })
-        };
         let others = [("val_split", &self.val_split), ("test_split", &self.test_split)];
-        others.into_iter().filter_map(of_training).collect()
+        parts_that_train((&["train_split"], &self.train_split), others)
     }
 }
 

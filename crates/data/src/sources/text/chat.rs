@@ -5,7 +5,6 @@
 //! as in `ShareGPT`, or an entry in Alpaca's form (`conversation.rs`). The file holds one in each
 //! line, or a JSON list.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,10 +17,12 @@ use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::SplitPlan;
 use crate::sources::named_files::{files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::text::conversation::Conversation;
+use crate::sources::text::conversation::{
+    Conversation, answered_tokens, end_token, files_of_chats,
+};
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::{ENTRY_FILES, cut_files};
-use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::entry_parts::{EntryCheck, GENERATED, splits};
 use crate::sources::text::samples::SampleForm;
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
@@ -118,11 +119,8 @@ impl DataSource for Chat {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
         let chats = Files::parts("chats", &self.file, self.parts()?);
-        let known = [chats, Files::one("tokenizer", &self.tokenizer)];
-        let template = template.iter().map(|path| Files::one("chat template", path));
-        Ok(known.into_iter().chain(template).collect())
+        Ok(files_of_chats(chats, &self.tokenizer, self.chat_template.as_deref()))
     }
 
     fn repositories(&self) -> &'static [&'static str] {
@@ -134,8 +132,7 @@ impl DataSource for Chat {
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
-        Err(Error::NotPredicted { why })
+        Err(Error::NotPredicted { why: GENERATED })
     }
 
     fn text(&self) -> Option<TextForm> {
@@ -161,14 +158,7 @@ impl Chat {
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
         let end = self.eos_token.as_deref().or_else(|| template.eos_token());
-        let end = tokenizer.end(end).ok_or_else(|| {
-            let what = match end {
-                Some(name) => format!("it has no token `{name}`, which should end answers"),
-                None => "it has none of the usual tokens that end answers".to_owned(),
-            };
-            let what = what + ": set `data.eos_token`";
-            Error::Format { path: self.tokenizer.clone(), what }
-        })?;
+        let end = end_token(&tokenizer, &self.tokenizer, end)?;
         let mut notes = match check {
             EntryCheck::Survey(_) => template.doubts(&tokenizer, end),
             EntryCheck::Open => Vec::new(),
@@ -235,11 +225,8 @@ impl Chat {
         }
         let is_wanted = |message: usize| untrained.contains(&message) != self.mask_prompt;
         let chat = template.chat(messages, variables, is_wanted)?;
-        let spans = tokenizer.encode_spans(&chat.text)?.into_iter();
-        let is_answered = |span: &Range<usize>| {
-            chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
-        };
-        Ok(spans.map(|(token, span)| (token, is_answered(&span) == self.mask_prompt)).collect())
+        let tokens = answered_tokens(tokenizer, &chat)?.into_iter();
+        Ok(tokens.map(|(token, answered)| (token, answered == self.mask_prompt)).collect())
     }
 }
 

@@ -6,10 +6,17 @@
 //! model would see is honoured or refused; other keys are reported as unused.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use crate::ChatTemplate;
+use crate::chat_template::Rendered;
+use crate::error::Error;
+use crate::sources::source::Files;
+use crate::sources::text::entries::Counted;
+use crate::tokenizer::Tokenizer;
 
 /// Keys of a message that say whether an answer is learnt: those of `OpenAI`, axolotl and ms-swift.
 const LEARNT: [&str; 4] = ["weight", "train", "training", "loss"];
@@ -46,6 +53,45 @@ pub(super) struct Conversation {
     pub(super) untrained: BTreeSet<usize>,
     /// Keys that have no effect, those of messages as `messages.name`.
     pub(super) unused: BTreeSet<String>,
+}
+
+/// The token that ends answers: the one that is `named`, or one of the usual ones.
+pub(super) fn end_token(
+    tokenizer: &Tokenizer,
+    path: &Path,
+    named: Option<&str>,
+) -> Result<u32, Error> {
+    tokenizer.end(named).ok_or_else(|| {
+        let what = match named {
+            Some(name) => format!("it has no token `{name}`, which should end answers"),
+            None => "it has none of the usual tokens that end answers".to_owned(),
+        };
+        Error::Format { path: path.to_owned(), what: what + ": set `data.eos_token`" }
+    })
+}
+
+/// The tokens of a chat, each with whether it holds a byte of an answer, as in transformers.
+pub(super) fn answered_tokens(
+    tokenizer: &Tokenizer,
+    chat: &Rendered,
+) -> Result<Vec<Counted>, String> {
+    let spans = tokenizer.encode_spans(&chat.text)?.into_iter();
+    let is_answered = |span: &Range<usize>| {
+        chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
+    };
+    Ok(spans.map(|(token, span)| (token, is_answered(&span))).collect())
+}
+
+/// The files of a data set of chats: its own `texts`, the tokenizer, and what the template is read
+/// from.
+pub(super) fn files_of_chats(
+    texts: Files,
+    tokenizer: &Path,
+    chat_template: Option<&Path>,
+) -> Vec<Files> {
+    let template = ChatTemplate::files(tokenizer, chat_template);
+    let template = template.iter().map(|path| Files::one("chat template", path));
+    [texts, Files::one("tokenizer", tokenizer)].into_iter().chain(template).collect()
 }
 
 impl Conversation {

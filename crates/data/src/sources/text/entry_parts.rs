@@ -16,6 +16,10 @@ use crate::sources::text::samples::{SampleForm, Samples, UncountedReason};
 use crate::sources::text::token_cache::CacheCheck;
 use crate::{Dataset, Splits};
 
+/// The reason why answers are not predicted for files of prompts.
+pub(super) const GENERATED: &str =
+    "answers are generated one by one: use `ddprun sample --prompt TEXT`";
+
 /// Thoroughness of the opening of a file of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryCheck {

@@ -23,7 +23,7 @@ use crate::sources::named_files::{files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
 use crate::sources::text::entries::{Counted, CutEntry, Entries};
 use crate::sources::text::entry_file::{ENTRY_FILES, cut_files};
-use crate::sources::text::entry_parts::{EntryCheck, splits};
+use crate::sources::text::entry_parts::{EntryCheck, GENERATED, splits};
 use crate::sources::text::samples::SampleForm;
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
 use crate::tokenizer::Tokenizer;
@@ -133,8 +133,7 @@ impl DataSource for Instructions {
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
-        Err(Error::NotPredicted { why })
+        Err(Error::NotPredicted { why: GENERATED })
     }
 
     fn text(&self) -> Option<TextForm> {

@@ -5,7 +5,6 @@
 //! messages; without a `prompt`, what both answers begin with is it. A pair is two texts, of which
 //! the answers count; a sample holds both, place by place.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,10 +20,12 @@ use crate::rng::Key;
 use crate::sources::holdout::SampleIndices;
 use crate::sources::named_files::{files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
-use crate::sources::text::conversation::Conversation;
+use crate::sources::text::conversation::{
+    Conversation, answered_tokens, end_token, files_of_chats,
+};
 use crate::sources::text::entries::{CutEntry, Entries};
 use crate::sources::text::entry_file::{ENTRY_FILES, cut_files};
-use crate::sources::text::entry_parts::{EntryCheck, pair_parts};
+use crate::sources::text::entry_parts::{EntryCheck, GENERATED, pair_parts};
 use crate::sources::text::instructions::prompt;
 use crate::sources::text::samples::{SampleForm, Samples, filled_up};
 use crate::sources::text::token_cache::{Origin, TokenCache, cached};
@@ -102,11 +103,8 @@ impl DataSource for Preferences {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
         let pairs = Files::parts("pairs", &self.file, self.parts()?);
-        let known = [pairs, Files::one("tokenizer", &self.tokenizer)];
-        let template = template.iter().map(|path| Files::one("chat template", path));
-        Ok(known.into_iter().chain(template).collect())
+        Ok(files_of_chats(pairs, &self.tokenizer, self.chat_template.as_deref()))
     }
 
     fn repositories(&self) -> &'static [&'static str] {
@@ -118,8 +116,7 @@ impl DataSource for Preferences {
     }
 
     fn inputs(&self, _: &PredictionRequest<'_>) -> Result<Inputs, Error> {
-        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
-        Err(Error::NotPredicted { why })
+        Err(Error::NotPredicted { why: GENERATED })
     }
 
     fn text(&self) -> Option<TextForm> {
@@ -162,7 +159,7 @@ impl Side {
 struct Cutter {
     tokenizer: Arc<Tokenizer>,
     /// The template, or why there is none: text does without.
-    template: Result<ChatTemplate, String>,
+    template: Arc<Result<ChatTemplate, String>>,
     end: u32,
     side: Side,
 }
@@ -176,25 +173,17 @@ impl Preferences {
     ) -> Result<(Splits, [Arc<Entries>; 2], Vec<String>), Error> {
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let files = self.parts()?;
-        let template = || match ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref()) {
+        let template = match ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref()) {
             // One that was named must be there.
-            Err(error) if self.chat_template.is_some() => Err(error),
-            opened => Ok(opened.map_err(|error| error.to_string())),
+            Err(error) if self.chat_template.is_some() => return Err(error),
+            opened => Arc::new(opened.map_err(|error| error.to_string())),
         };
-        let named = template()?;
-        let named = named.as_ref().ok().and_then(ChatTemplate::eos_token).map(str::to_owned);
-        let named = self.eos_token.clone().or(named);
-        let end = tokenizer.end(named.as_deref()).ok_or_else(|| {
-            let what = match &named {
-                Some(name) => format!("it has no token `{name}`, which should end answers"),
-                None => "it has none of the usual tokens that end answers".to_owned(),
-            };
-            let what = what + ": set `data.eos_token`";
-            Error::Format { path: self.tokenizer.clone(), what }
-        })?;
+        let named = (*template).as_ref().ok().and_then(ChatTemplate::eos_token);
+        let end = end_token(&tokenizer, &self.tokenizer, self.eos_token.as_deref().or(named))?;
         let cache = TokenCache::of_user();
         let texts = |side: Side| -> Result<Arc<Entries>, Error> {
-            let cutter = Cutter { tokenizer: tokenizer.clone(), template: template()?, end, side };
+            let (tokenizer, template) = (tokenizer.clone(), template.clone());
+            let cutter = Cutter { tokenizer, template, end, side };
             let parts = files.clone();
             let cut = move || cut_files(&parts, WHAT, EXPECTED, |entry| cutter.cut(entry));
             let origin = self.origin(&files, side, end);
@@ -329,7 +318,7 @@ impl Cutter {
         before: &[Value],
         answers: &[Value],
     ) -> Result<CutEntry, String> {
-        let template = self.template.as_ref().map_err(Clone::clone)?;
+        let template = (*self.template).as_ref().map_err(Clone::clone)?;
         let mut entry = entry.clone();
         for key in ["prompt", "chosen", "rejected", "messages", "conversations"] {
             entry.remove(key);
@@ -348,11 +337,7 @@ impl Cutter {
         }
         let is_wanted = |at: usize| at >= first && !chat.untrained.contains(&at);
         let rendered = template.chat(&chat.messages, &chat.variables, is_wanted)?;
-        let spans = self.tokenizer.encode_spans(&rendered.text)?.into_iter();
-        let is_answered = |span: &Range<usize>| {
-            rendered.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
-        };
-        let tokens = spans.map(|(token, span)| (token, is_answered(&span))).collect();
+        let tokens = answered_tokens(&self.tokenizer, &rendered)?;
         Ok(CutEntry { tokens, unused: chat.unused })
     }
 }

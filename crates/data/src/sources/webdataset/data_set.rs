@@ -18,7 +18,7 @@ use crate::inputs::{Inputs, PredictionRequest};
 use crate::plan::{Part, PixelDtype, SplitPlan};
 use crate::sources::class_labels::ClassLabels;
 use crate::sources::encoded_images::{EncodedImages, LabelledImages, compared};
-use crate::sources::holdout::{Labelled, Parts, Selection};
+use crate::sources::holdout::{Labelled, Parts, Selection, parts_that_train};
 use crate::sources::image_folder::{image_inputs, preprocessing_of};
 use crate::sources::named_files::{FileNames, files_of, files_of_repository};
 use crate::sources::source::{DataSource, Files, OpenRequest, Survey, SurveyRequest};
@@ -99,13 +99,8 @@ impl Kind for WebDataset {
         &[Capability::Samples(Modality::Images), Capability::Split(PARTS)];
 
     fn check(&self) -> Vec<OptionConflict> {
-        let of_training = |(key, shards): (&'static str, &Option<PathBuf>)| {
-            let is_same = shards.as_ref() == Some(&self.train_shards);
-            let what = "is `train_shards`: its metrics would say nothing about new data".to_owned();
-            is_same.then_some(OptionConflict { key, with: &["train_shards"], what })
-        };
         let others = [("val_shards", &self.val_shards), ("test_shards", &self.test_shards)];
-        others.into_iter().filter_map(of_training).collect()
+        parts_that_train((&["train_shards"], &self.train_shards), others)
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::file_state::{SETTLED, is_settled, stamp};
 use crate::files;
 use crate::sources::webdataset::tar_shard::{NamedFields, TarShard};
 
@@ -21,8 +22,6 @@ use crate::sources::webdataset::tar_shard::{NamedFields, TarShard};
 const FORMAT: u32 = 1;
 /// Smaller shards are read in milliseconds.
 const MIN_BYTES: u64 = 1 << 20;
-/// Age of the last change of a shard from which on its times tell every later change.
-const SETTLED: Duration = Duration::from_secs(5);
 
 /// The cache of indices.
 #[derive(Clone, Debug)]
@@ -34,7 +33,7 @@ pub(super) struct IndexCache {
 
 /// A file of the cache: a line with the BLAKE3 of what follows, then this in JSON.
 #[derive(Serialize, Deserialize)]
-struct Kept<S> {
+struct CachedIndex<S> {
     format: u32,
     stamp: String,
     shard: S,
@@ -64,25 +63,26 @@ impl IndexCache {
         if blake3::hash(body).to_hex().as_bytes() != hash {
             return None;
         }
-        let Kept { format, stamp: kept, shard }: Kept<TarShard> =
+        let CachedIndex { format, stamp: kept, shard }: CachedIndex<TarShard> =
             serde_json::from_slice(body).ok()?;
         (format == FORMAT && kept == stamp && shard.is_whole()).then_some(shard)
     }
 
-    /// Keeps what was read of a shard, if it is worth it and later changes would be seen. One that
-    /// cannot be kept is read anew the next time.
-    fn keep(&self, path: &Path, asked: NamedFields<'_>, meta: &Metadata, shard: &TarShard) {
-        let age = |seconds: i64| {
-            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.try_into().ok()?);
-            SystemTime::now().duration_since(time).ok()
-        };
-        let is_settled =
-            [meta.mtime(), meta.ctime()].iter().all(|&time| age(time) >= Some(self.settled));
-        if meta.size() < self.least_bytes || !is_settled {
+    /// Keeps what was read of a shard since `began`, if it is worth it and later changes would be
+    /// seen. One that cannot be kept is read anew the next time.
+    fn keep(
+        &self,
+        path: &Path,
+        asked: NamedFields<'_>,
+        meta: &Metadata,
+        began: SystemTime,
+        shard: &TarShard,
+    ) {
+        if meta.size() < self.least_bytes || !is_settled(meta, began, self.settled) {
             return;
         }
         let Some(file) = self.file(path, asked) else { return };
-        let kept = Kept { format: FORMAT, stamp: stamp(meta), shard };
+        let kept = CachedIndex { format: FORMAT, stamp: stamp(meta), shard };
         let Ok(body) = serde_json::to_vec(&kept) else { return };
         let bytes = [blake3::hash(&body).to_hex().as_bytes(), b"\n", &body].concat();
         let _ = files::create_private_folder(&self.folder)
@@ -102,19 +102,13 @@ pub(super) fn index(
     if let Some(shard) = cache.load(path, asked, &stamp(&before)) {
         return Ok(shard);
     }
+    let began = SystemTime::now();
     let shard = TarShard::read(path, asked)?;
     let is_unchanged = fs::metadata(path).is_ok_and(|after| stamp(&after) == stamp(&before));
     if is_unchanged {
-        cache.keep(path, asked, &before, &shard);
+        cache.keep(path, asked, &before, began, &shard);
     }
     Ok(shard)
-}
-
-/// Text that identifies the state of a file.
-fn stamp(meta: &Metadata) -> String {
-    let (size, modified) = (meta.size(), (meta.mtime(), meta.mtime_nsec()));
-    let changed = (meta.ctime(), meta.ctime_nsec());
-    format!("{size} {modified:?} {changed:?}")
 }
 
 #[cfg(test)]
